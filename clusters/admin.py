@@ -61,13 +61,15 @@ class ClusterAdmin(OperatorAdmin):
     form = ClusterForm
     list_display = ("name", "policy", "timezone", "currency", "power_cap_w", "last_round_at")
     search_fields = ("name",)
-    readonly_fields = ("round_number", "last_round_at", "kept_memory", "created_at")
+    readonly_fields = (
+        "round_number", "last_round_at", "broken_policy", "kept_memory", "created_at",
+    )  # fmt: skip
     fieldsets = (
         (None, {"fields": ("name", "timezone", "currency")}),
         ("Decisions", {"fields": DECISIONS}),
         ("Agents' intervals", {"fields": ("heartbeat_s", "lease_s", "grace_s", "margin_s")}),
         ("Long output", {"fields": ("log_head_mb", "log_tail_mb")}),
-        ("State", {"fields": ("round_number", "last_round_at", "kept_memory", "created_at")}),
+        ("State", {"fields": readonly_fields}),
     )  # fmt: skip
     kept_memory = pretty("memory", "what the policy keeps")
 
@@ -114,7 +116,7 @@ class ImplausibleInline(ReadOnlyInline):
 class DeviceInline(ReadOnlyInline):
     model = Device
     fields = (
-        "uuid", "slots", "memory_gb", "healthy", "emulated", "gpu_fraction", "power_w",
+        "uuid", "slots", "memory_gb", "healthy", "trouble", "emulated", "gpu_fraction", "power_w",
         "power_source",
     )  # fmt: skip
     readonly_fields = fields
@@ -139,7 +141,7 @@ class NodeAdmin(OperatorAdmin):
     readonly_fields = (
         "cluster", "gpu_type", "role", "state", "drain_until", "reason", "cores", "memory_gb",
         "machine_id", "boot_id", "epoch", "session_expires_at", "last_seen_at", "agent_version",
-        "features", "address", "emulated", "created_at",
+        "features", "address", "emulated", "gpu_trouble", "created_at",
     )  # fmt: skip
 
     has_add_permission = OperatorAdmin._by_nobody
@@ -164,12 +166,13 @@ class DeviceAdmin(OperatorAdmin):
     audited_by_service = True
     form = DeviceForm
     list_display = (
-        "uuid", "node", "slots", "memory_gb", "healthy", "emulated", "power_w", "power_source",
+        "uuid", "node", "slots", "memory_gb", "healthy", "trouble", "emulated", "power_w",
+        "power_source",
     )  # fmt: skip
     list_filter = ("node__cluster", "healthy", "emulated")
     search_fields = ("uuid", "node__name")
     readonly_fields = (
-        "node", "uuid", "parent_uuid", "mig_profile", "memory_gb", "healthy", "emulated",
+        "node", "uuid", "parent_uuid", "mig_profile", "memory_gb", "healthy", "trouble", "emulated",
         "gpu_fraction", "memory_used_gb", "power_w", "power_source", "temperature_c",
     )  # fmt: skip
 
@@ -186,7 +189,9 @@ class DeviceAdmin(OperatorAdmin):
 
 @admin.register(EnrolmentToken)
 class EnrolmentTokenAdmin(AppendOnly):
-    list_display = ("id", "cluster", "role", "expires_at", "used_at", "used_by", "created_by")
+    list_display = (
+        "id", "cluster", "role", "node", "expires_at", "used_at", "used_by", "created_by",
+    )  # fmt: skip
     list_filter = ("cluster", "role")
     fields = ("cluster", "role", "expires_at")
 

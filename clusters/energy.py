@@ -6,10 +6,12 @@ c[n, g] = P_n(g) / 1000 * price per kWh * PUE. Prices become steps in UTC.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from datetime import UTC, datetime, time, timedelta
 from itertools import groupby, pairwise
+from math import inf
 from operator import add, attrgetter
 from zoneinfo import ZoneInfo
 
@@ -37,23 +39,43 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True)
+class SeriesStep:
+    """Price of a series from `from_s` to its next step."""
+
+    from_s: float
+    price_per_kwh: float
+    emissions_g_per_kwh: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Tariff:
-    """Prices from `effective_from_s` to the next version; the first band covering an hour holds."""
+    """Prices from `effective_from_s` to the next version; the first band covering an hour holds.
+
+    A series has `steps`, rising, in place of bands, and ends at `until_s`.
+    """
 
     effective_from_s: float
     default_price_per_kwh: float
     bands: tuple[Band, ...] = ()
     emissions_g_per_kwh: float = 0.0
+    until_s: float = inf
+    steps: tuple[SeriesStep, ...] = ()
 
     def price_at(self, local: datetime) -> float:
-        return next(
-            (b.price_per_kwh for b in self.bands if b.covers(local)), self.default_price_per_kwh
-        )
+        part = self._part_at(local)
+        return self.default_price_per_kwh if part is None else part.price_per_kwh
 
     def emissions_at(self, local: datetime) -> float:
-        """Grams of CO2 per kWh: the band's, else the tariff's."""
-        own = next((b.emissions_g_per_kwh for b in self.bands if b.covers(local)), None)
+        """Grams of CO2 per kWh: the step's or band's, else the tariff's."""
+        part = self._part_at(local)
+        own = None if part is None else part.emissions_g_per_kwh
         return self.emissions_g_per_kwh if own is None else own
+
+    def _part_at(self, local: datetime) -> SeriesStep | Band | None:
+        if self.steps:
+            index = bisect_right(self.steps, local.timestamp(), key=attrgetter("from_s")) - 1
+            return self.steps[max(0, index)]
+        return next((band for band in self.bands if band.covers(local)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +151,8 @@ def price_intervals(
     if not versions or to_s <= from_s:
         return ()
     starts = [t.effective_from_s for t in versions] + [p.effective_from_s for p in factors]
+    starts += [t.until_s for t in versions]
+    starts += [step.from_s for t in versions for step in t.steps]
     zone_info = ZoneInfo(zone)
     times = {edge for t in versions for b in t.bands for edge in (b.from_time, b.to_time)}
     edges = {*starts, *wall_clock_edges(times, zone_info, from_s, to_s)}
@@ -141,7 +165,9 @@ def _step(
 ) -> PriceInterval:
     """Price step read at its middle, which avoids rounding at the edges."""
     middle_s = (from_s + to_s) / 2
-    tariff = next((t for t in reversed(tariffs) if t.effective_from_s <= middle_s), None)
+    tariff = next(
+        (t for t in reversed(tariffs) if t.effective_from_s <= middle_s < t.until_s), None
+    )
     pue = next((p.pue for p in reversed(pues) if p.effective_from_s <= middle_s), 1.0)
     if tariff is None:
         return PriceInterval(from_s, to_s, 0.0, pue)

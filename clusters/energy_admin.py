@@ -2,15 +2,53 @@
 
 from typing import Any
 
+from django import forms
 from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponseRedirect
-from django.shortcuts import redirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import redirect, render
 from django.urls import reverse
+from unfold.widgets import (
+    UnfoldAdminFileFieldWidget,
+    UnfoldAdminSelectWidget,
+    UnfoldAdminTextInputWidget,
+)
 
-from clusters.models import EnergyTariff, PueRecord, TariffBand
+from clusters.models import Cluster, EnergyTariff, PueRecord, TariffBand
+from clusters.tariff_series import SeriesError, add_series
 from clusters.tariffs import costs_changed
 from controlplane.web.pages.admin_base import AppendOnly, OperatorInline, detail_action, person
+from loadmaster.text_formats import TextError, decode
+
+
+class SeriesForm(forms.Form):
+    """A series of prices as a CSV file, for one cluster."""
+
+    cluster = forms.ModelChoiceField(
+        Cluster.objects.order_by("name"), widget=UnfoldAdminSelectWidget
+    )
+    name = forms.CharField(
+        max_length=100, required=False, widget=UnfoldAdminTextInputWidget, help_text="Your name"
+    )
+    file = forms.FileField(
+        label="CSV file",
+        widget=UnfoldAdminFileFieldWidget,
+        help_text="A header such as start,price_per_kwh (or price_per_mwh), then one line for each"
+        " hour or quarter of an hour. Times without an offset are the cluster's wall clock.",
+    )
+
+    def save(self, request: HttpRequest) -> EnergyTariff | None:
+        """Add the series; None, with an error at the file, if it cannot be taken."""
+        try:
+            text = decode(self.cleaned_data["file"].read(), any_encoding=True)
+            name = self.cleaned_data["name"]
+            return add_series(self.cleaned_data["cluster"], text, name=name, by=person(request))
+        except (SeriesError, TextError) as error:
+            self.add_error("file", str(error))
+        except ValidationError as error:
+            self.add_error(None, error)
+        return None
 
 
 class BandInline(OperatorInline):
@@ -28,14 +66,33 @@ class BandInline(OperatorInline):
 @admin.register(EnergyTariff)
 class EnergyTariffAdmin(AppendOnly):
     list_display = (
-        "cluster", "name", "effective_from", "default_price_per_kwh", "emissions_g_per_kwh",
-        "created_by",
+        "cluster", "name", "effective_from", "effective_until", "default_price_per_kwh",
+        "emissions_g_per_kwh", "created_by",
     )  # fmt: skip
     list_filter = ("cluster", "effective_from")
     inlines = (BandInline,)
     actions = ("new_version",)
     actions_detail = ("new_version_of",)
-    readonly_fields = ("created_at", "created_by")
+    actions_list = ("add_series_of_prices",)
+    readonly_fields = ("effective_until", "created_at", "created_by")
+
+    @detail_action(description="Add a series", url_path="series")
+    def add_series_of_prices(self, request: HttpRequest) -> HttpResponse:
+        """Form and upload of a series of prices."""
+        form = SeriesForm(request.POST or None, request.FILES or None)
+        if request.method == "POST" and form.is_valid():
+            tariff = form.save(request)
+            if tariff is not None:
+                count = tariff.steps.count()
+                self.message_user(request, f"{count} prices are added: {tariff}.", messages.SUCCESS)
+                return redirect("admin:clusters_energytariff_changelist")
+        context = {
+            **self.admin_site.each_context(request),
+            "title": "Add a series of prices",
+            "opts": self.opts,
+            "form": form,
+        }
+        return render(request, "admin/tariff_series.html", context)
 
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
         """Trigger a round once the bands are saved too."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from loadmaster.protocol import MOST_DEVICES, DeviceSample
+from loadmaster.protocol import MOST_DEVICES, DeviceReport, DeviceSample
 from loadmaster.samples import UsageSample
 
 PEAKS = 1.5
@@ -22,6 +22,8 @@ MOST_MEMORY_GB = 4096.0
 """Memory of a GPU."""
 
 MOST_DISK_GB = 1e7
+LONGEST_TROUBLE = 200
+"""Characters of what is wrong with a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,16 @@ def device_samples(
     if len(told) > MOST_DEVICES:
         dropped.note("devices", len(told))
     return tuple([_device_sample(sample, peak_w, dropped) for sample in told[:MOST_DEVICES]])
+
+
+def trouble_of(told: DeviceReport | DeviceSample) -> str:
+    """Return what is wrong with a device, as it is kept and shown."""
+    return shown_trouble(told.trouble)
+
+
+def shown_trouble(text: str) -> str:
+    """Return a node's words on its GPUs without control characters, cut to their longest."""
+    return "".join(c if c.isprintable() else "?" for c in text[:LONGEST_TROUBLE])
 
 
 def room_gb(disk_free_gb: float | None, dropped: Dropped) -> float | None:

@@ -1,17 +1,22 @@
 """A cluster's tariffs and PUE: prices over time, versions in force, new versions."""
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from math import inf
 from zoneinfo import ZoneInfo
 
 from django.db import transaction
+from django.db.models import Prefetch
 
 from clusters.caps import cap_steps, lowest_cap_w, read_cap_hours
-from clusters.energy import Band, Pue, Tariff, price_intervals
+from clusters.energy import Band, Pue, SeriesStep, Tariff, price_intervals
 from clusters.events import request_reschedule
-from clusters.models import Cluster, EnergyTariff, PueRecord, Reason, TariffBand
+from clusters.models import Cluster, EnergyTariff, PueRecord, Reason, TariffBand, TariffStep
 from controlplane.audit.record import record
 from policies.contract.snapshot import PowerCapStep, PriceInterval
+
+LONGEST_STEP = timedelta(days=1)
+"""Longest step of a series."""
 
 
 def costs_changed(clusters: Iterable[Cluster]) -> None:
@@ -29,16 +34,18 @@ def price_steps(
     zone: str = "",
 ) -> tuple[PriceInterval, ...]:
     """Prices over [from_s, to_s] by rows known at `known_by`; `zone`: other than the cluster's."""
+    begin = datetime.fromtimestamp(from_s, UTC)
     end = datetime.fromtimestamp(to_s, UTC)
-    tariffs = EnergyTariff.objects.filter(
-        cluster=cluster, effective_from__lte=end
-    ).prefetch_related("bands")
+    steps = TariffStep.objects.filter(starts_at__gt=begin - LONGEST_STEP, starts_at__lt=end)
+    tariffs = EnergyTariff.objects.filter(cluster=cluster, effective_from__lte=end)
+    tariffs = tariffs.exclude(effective_until__lte=begin)
+    tariffs = tariffs.prefetch_related("bands", Prefetch("steps", steps))
     pues = PueRecord.objects.filter(cluster=cluster, effective_from__lte=end)
     if known_by is not None:
         tariffs = tariffs.filter(created_at__lte=known_by)
         pues = pues.filter(created_at__lte=known_by)
     return price_intervals(
-        map(_tariff, tariffs.order_by("effective_from", "id")),
+        (_tariff(row, row.steps.all()) for row in tariffs.order_by("effective_from", "id")),
         (Pue(p.effective_from.timestamp(), p.pue) for p in pues.order_by("effective_from", "id")),
         zone or cluster.timezone,
         from_s,
@@ -61,6 +68,7 @@ def power_cap_now_w(cluster: Cluster, now_s: float) -> float | None:
 def tariff_in_force(cluster: Cluster, at: datetime) -> EnergyTariff | None:
     """Tariff in force at a time; None before the first."""
     known = EnergyTariff.objects.filter(cluster=cluster, effective_from__lte=at)
+    known = known.exclude(effective_until__lte=at)
     return known.order_by("-effective_from", "-id").first()
 
 
@@ -72,16 +80,27 @@ def pue_in_force(cluster: Cluster, at: datetime) -> PueRecord | None:
 
 def price_per_kwh(tariff: EnergyTariff, at: datetime, zone: str) -> float:
     """Price of a tariff at a time, in its hours of that time zone."""
-    return _tariff(tariff).price_at(at.astimezone(ZoneInfo(zone)))
+    step = tariff.steps.filter(starts_at__lte=at).last()
+    if step is not None:
+        return float(step.price_per_kwh)
+    return _tariff(tariff, ()).price_at(at.astimezone(ZoneInfo(zone)))
 
 
-def _tariff(row: EnergyTariff) -> Tariff:
+def _tariff(row: EnergyTariff, steps: Iterable[TariffStep]) -> Tariff:
+    until = row.effective_until
     return Tariff(
         row.effective_from.timestamp(),
         float(row.default_price_per_kwh),
         tuple(map(_band, sorted(row.bands.all(), key=lambda b: (b.from_time, b.pk)))),
         row.emissions_g_per_kwh,
+        inf if until is None else until.timestamp(),
+        tuple(map(_step, steps)),
     )
+
+
+def _step(row: TariffStep) -> SeriesStep:
+    price = float(row.price_per_kwh)
+    return SeriesStep(row.starts_at.timestamp(), price, row.emissions_g_per_kwh)
 
 
 def _band(row: TariffBand) -> Band:

@@ -199,6 +199,8 @@ NODE_LEAST_FREE_GB = _amount("LOADMASTER_NODE_LEAST_FREE_GB", 1.0)
 SERVER_LEAST_FREE_GB = _amount("LOADMASTER_SERVER_LEAST_FREE_GB", 1.0)
 SOLVER_TIMEOUT_S = _amount("LOADMASTER_SOLVER_TIMEOUT_S", 60.0, positive=True)
 ROUND_JOBS = _whole("LOADMASTER_ROUND_JOBS", 4000, least=1)
+# Jobs that wait or are held of a team without a limit of its own; 0: any number.
+MAX_QUEUED_JOBS = _whole("LOADMASTER_MAX_QUEUED_JOBS", 50_000)
 
 # Simulations: where they work, how many at once, and what one of them may take.
 SIMULATIONS_DIR = Path(env.str("LOADMASTER_SIMULATIONS_DIR", str(LOADMASTER_HOME / "simulations")))
@@ -231,8 +233,8 @@ AUTH_PASSWORD_VALIDATORS = [
         "NAME": "django.contrib.auth.password_validation.MinimumLengthValidator",
         "OPTIONS": {"min_length": 10},
     },
-    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
     {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "controlplane.web.credentials.strength.NotGuessable"},
     {"NAME": "controlplane.web.credentials.passwords.EndOfTokens"},
 ]
 LOGIN_URL = "login"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -46,6 +45,8 @@ class Expected:
         """Interval in words."""
         now = timezone.now()
         low, high = day_and_time(self.low, now), day_and_time(self.high, now)
+        if low == high:
+            return f"{low}, in four of five cases"
         return f"{low} to {high} UTC, in four of five cases"
 
     @property
@@ -135,7 +136,8 @@ def starts_of(jobs: Iterable[Job], now: datetime) -> Starts:
 def _with_positions(found: dict[UUID, Expected]) -> dict[UUID, Expected]:
     """Add the places in the clusters' queues, by expected starts, from 1; one query.
 
-    Jobs of all teams count; those with equal starts share a place.
+    Jobs of all teams count. Of jobs with equal starts the one with the greater priority comes
+    first, then the earlier submission, so that no two have the same place.
     """
     if not found:
         return {}
@@ -143,18 +145,13 @@ def _with_positions(found: dict[UUID, Expected]) -> dict[UUID, Expected]:
     waiting = Job.objects.filter(UNFINISHED, cluster__in=clusters, state__in=TELLS)
     queue = Forecast.objects.filter(job__in=waiting.exclude(waiting_code__in=NOT_FORECAST))
     rows = newest(queue).filter(fence=F("job__fence"), start_at__isnull=False)
-    told = rows.order_by("start_at").values_list("job", "job__cluster", "start_at")
-    queue_of, starts = dict[UUID, int](), defaultdict[int, list[datetime]](list)
-    start_of = dict[UUID, datetime]()
-    for job, cluster, start in told:
-        if start is not None:  # the query asks for it
-            queue_of[job], start_of[job] = cluster, start
-            starts[cluster].append(start)
-    return {
-        job: replace(expected, position=1 + bisect_left(starts[queue_of[job]], start_of[job]))
-        for job, expected in found.items()
-        if job in start_of
-    }
+    in_order = rows.order_by("start_at", "-job__priority", "job__submitted_at", "job")
+    places, placed = Counter[int](), dict[UUID, Expected]()
+    for job, cluster in in_order.values_list("job", "job__cluster"):
+        places[cluster] += 1
+        if job in found:
+            placed[job] = replace(found[job], position=places[cluster])
+    return placed
 
 
 def _expected(row: Forecast, now: datetime) -> Expected | None:

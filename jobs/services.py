@@ -186,7 +186,7 @@ def job_release(job: Job, user: User) -> Job:
 def job_requeue(job: Job, user: User) -> Job:
     """Queue a failed or cancelled job from its last checkpoint, with all its retries."""
     check_move(JobState(job.state), JobMove.REQUEUE)
-    check_requeue([job])
+    check_requeue(job)
     move_job(job, JobMove.REQUEUE, actor=user.get_username(), **requeued(job))
     return begin(job, Reason.SUBMISSION)
 
@@ -254,10 +254,15 @@ def requeued(job: Job) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def resting(jobs: QuerySet[Job]) -> QuerySet[Job]:
+    """Those of these jobs that rest in the queue until a time."""
+    return jobs.filter(state=JobState.QUEUED, retry_at__isnull=False)
+
+
 def end_rests(jobs: QuerySet[Job], actor: str) -> list[Job]:
     """Let those of these jobs that rest in the queue start at once; return them."""
-    resting = jobs.filter(state=JobState.QUEUED, retry_at__isnull=False).order_by("pk")
-    found = list(resting.select_related("cluster").select_for_update(of=("self",), no_key=True))
-    resting.update(retry_at=None, **NO_REASON)
-    note_jobs(found, JobMove.RELEASE, actor=actor)
-    return found
+    rows = resting(jobs).order_by("pk").select_related("cluster", "team")
+    rested = list(rows.select_for_update(of=("self",), no_key=True))
+    resting(jobs).update(retry_at=None, **NO_REASON)
+    note_jobs(rested, JobMove.RELEASE, actor=actor)
+    return rested

@@ -5,6 +5,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from policies.placement.reasons import MOST_NAMED
+
+MOST_WORDS = 15
+"""Most words of a sentence."""
+
 RESTING = "resting"
 """Code of a job that backs off after a failure, hidden from policies."""
 
@@ -14,13 +19,28 @@ BEGINS_LATER = "begins_later"
 ARRAY_LIMIT = "array_limit"
 """Code of an element whose array runs as many as it may, hidden from policies."""
 
-BY_ITSELF = "None: it starts by itself."
-ANOTHER_TYPE = "Clone it with other allowed_types or fewer GPUs, or wait."
+BY_ITSELF = "Nothing to do: it starts by itself."
+COST_OF_WAITING = (
+    "Wait, or clone it with a due date and a tardiness_weight; operators can raise value_of_time."
+)
 
-UNITS: Mapping[str, str] = {
-    "gpus": "{:g} GPUs", "cores": "{:g} cores", "memory_gb": "{:g} GB of memory",
-    "units": "{:g} units",
+UNITS: Mapping[str, tuple[str, str]] = {
+    "gpus": ("GPU", "GPUs"), "healthy_gpus": ("healthy GPU", "healthy GPUs"),
+    "cores": ("core", "cores"), "memory_gb": ("GB of memory", "GB of memory"),
+    "units": ("unit", "units"),
 }  # fmt: skip
+"""Words of one and of several of what a node may have too little of."""
+
+FEATURES: Mapping[str, str] = {
+    "limits": "time limits", "signal": "signals before the end", "batch": "scripts and units",
+}  # fmt: skip
+"""Words of what agents may be too old for."""
+
+VERBS: Mapping[str, str] = {
+    "afterok": "to complete", "afternotok": "to fail", "afterany": "to end", "after": "to start",
+    "singleton": "to end",
+}  # fmt: skip
+"""Words of what a job waits for, by the condition of its dependency."""
 
 STATES: Mapping[str, str] = {
     "held": "Held until it is released.",
@@ -51,9 +71,16 @@ class Facts:
     @property
     def jobs(self) -> str:
         """Jobs in the way, shortened."""
-        hidden = self._hidden("jobs")
+        return self.some_jobs(_texts(self.detail.get("jobs")))
+
+    def some_jobs(self, jobs: Sequence[str]) -> str:
+        """Return these jobs, shortened; those that the reader may not see by their number."""
+        known = [self.names[job] for job in jobs if job in self.names]
+        hidden = len(jobs) - len(known)
         of_others = "a job of another team" if hidden == 1 else f"{hidden} jobs of other teams"
-        return _short(self._known("jobs"), hidden, of_others)
+        if len(jobs) >= MOST_NAMED:
+            of_others = "jobs of other teams"
+        return _short(known, hidden, of_others)
 
     @property
     def nodes(self) -> str:
@@ -61,13 +88,17 @@ class Facts:
         hidden = self._hidden("nodes")
         return _short(self._known("nodes"), hidden, "a node" if hidden == 1 else f"{hidden} nodes")
 
+    def needs(self, what: str) -> bool:
+        """Return True if the job asks for `cores` alone, for `several` of them or GPUs, `types`."""
+        return what in _texts(self.detail.get("needs"))
+
     @property
     def is_one_node(self) -> bool:
         return len(_texts(self.detail.get("nodes"))) == 1
 
-    def texts(self, name: str) -> str:
+    def texts(self, name: str, joined_by: str = "and") -> str:
         """Texts of a detail, shortened."""
-        return _short(_texts(self.detail.get(name)), 0, "")
+        return _short(_texts(self.detail.get(name)), 0, "", joined_by)
 
     def at(self, name: str) -> str:
         """Time of a detail, "" if there is none or it has passed."""
@@ -92,39 +123,65 @@ class Facts:
         return len(_texts(self.detail.get(name))) - len(self._known(name))
 
     def _all(self, name: str, others: str) -> str:
-        hidden = self._hidden(name)
-        return ", ".join([*self._known(name), *([f"{hidden} {others}"] if hidden else [])])
+        hidden, named = self._hidden(name), self._known(name)
+        if hidden:
+            named.append(f"{hidden} {others}")
+        if len(_texts(self.detail.get(name))) >= MOST_NAMED:
+            named.append("perhaps more")
+        return ", ".join(named)
+
+
+Words = Callable[[Facts], str]
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
     """Words of one code: its sentence from the facts, and what helps."""
 
-    sentence: Callable[[Facts], str]
-    remedy: str
+    sentence: Words
+    remedy: Words
 
 
 def _no_capacity(facts: Facts) -> str:
-    if not facts.jobs:
-        return "All GPUs it could use are taken."
-    where = f"{facts.nodes}, held" if facts.nodes else "GPUs held"
-    return f"It waits for {where} by {facts.jobs}."
+    if facts.jobs and facts.nodes:
+        return f"It waits for {facts.nodes}, held by {facts.jobs}."
+    what = "cores" if facts.needs("cores") else "GPUs"
+    if facts.jobs:
+        return f"It waits for {what} held by {facts.jobs}."
+    return f"All {what} that it could use are taken."
+
+
+def _wait_or_ask_for_less(facts: Facts) -> str:
+    """Return what helps a job that waits for others to end: what it could do without."""
+    changes = []
+    if facts.needs("types"):
+        changes.append("other allowed_types")
+    if facts.needs("several"):
+        changes.append("fewer cores" if facts.needs("cores") else "fewer GPUs")
+    if not changes:
+        return BY_ITSELF
+    return f"Wait, or clone it with {' or '.join(changes)}."
 
 
 def _preempted(facts: Facts) -> str:
-    return f"It made way for {facts.jobs or 'other jobs'} on {facts.nodes or 'its GPUs'}."
+    return f"It made way for {facts.jobs or 'other jobs'} on {facts.nodes or 'its node'}."
 
 
 def _cheaper_later(facts: Facts) -> str:
-    where, at = facts.nodes or "free GPUs", facts.at("from_s")
-    return f"It could use {where}, but a cheaper hour begins {at or 'soon'}."
+    at = facts.at("from_s")
+    return f"It could use {facts.nodes or 'free GPUs'}, but energy is cheaper {_from(at)}."
+
+
+def _from(at: str) -> str:
+    return f"from {at}" if at else "soon"
 
 
 def _better_node(facts: Facts) -> str:
     if not facts.nodes:
-        return "Another node costs less in all."
-    held = f", held by {facts.jobs}" if facts.jobs else ""
-    return f"{facts.nodes} cost{'s' if facts.is_one_node else ''} less in all{held}."
+        return "Another node costs less."
+    costs = "costs" if facts.is_one_node else "cost"
+    held = f" and {'is' if facts.is_one_node else 'are'} held by {facts.jobs}" if facts.jobs else ""
+    return f"{facts.nodes} {costs} less{held}."
 
 
 def _reserved(facts: Facts) -> str:
@@ -132,7 +189,7 @@ def _reserved(facts: Facts) -> str:
     start = f" from {at}" if at else ""
     if not facts.is_one_node:
         return f"Free GPUs are reserved for {facts.jobs or 'another job'}{start}."
-    much = f", {gpus} GPU{'' if gpus == 1 else 's'}" if isinstance(gpus, int) else ""
+    much = f", {_amount('gpus', gpus)}" if isinstance(gpus, int) and gpus else ""
     return f"{facts.nodes} is reserved for {facts.jobs or 'another job'}{much}{start}."
 
 
@@ -155,21 +212,50 @@ def _no_node_fits(facts: Facts) -> str:
     return f"It needs {_lack(lacks[0])}."
 
 
-def _missing(what: str) -> Callable[[Facts], str]:
-    def sentence(facts: Facts) -> str:
-        offered = facts.texts("offered")
-        there = f"; there are {offered}" if offered else ""
-        return f"No node has {what} {facts.texts('missing') or 'it needs'}{there}."
+def _ask_for_less(facts: Facts) -> str:
+    """Return what helps a job that is too large, naming the most that would do."""
+    for name, wanted, most in _lacks(facts.detail):
+        if 0.0 < most < wanted:
+            where = "more nodes" if name == "units" else "a larger node"
+            return f"Clone it with at most {_amount(name, most)}, or add {where}."
+        if most < wanted:
+            return "Clone it without, or add a node that has it."
+    return "Clone it with less, or add a larger node."
 
-    return sentence
+
+def _types_unavailable(facts: Facts) -> str:
+    offered = facts.texts("offered")
+    there = f"; there are {offered}" if offered else ""
+    return f"No node is of type {facts.texts('missing', 'or') or 'that it allows'}{there}."
+
+
+def _label_unavailable(facts: Facts) -> str:
+    missing, offered = _texts(facts.detail.get("missing")), _texts(facts.detail.get("offered"))
+    labels = f"label{'s' * (len(missing) > 1)} {facts.texts('missing')}"
+    if not missing:
+        return "No node has the labels that it needs."
+    if facts.nodes:
+        lacks = "lacks" if facts.is_one_node else "lack"
+        return f"{facts.nodes} could run it, but {lacks} the {labels}."
+    if set(missing) <= set(offered):
+        return f"No node has the {labels} together."
+    there = f"; nodes have {facts.texts('offered')}" if offered else ""
+    return f"No node has the {labels}{there}."
 
 
 def _runtime_unavailable(facts: Facts) -> str:
-    return f"No node that suits it has the runtime {facts.texts('missing') or 'it needs'}."
+    return f"No node that suits it offers the runtime {facts.texts('missing') or 'it needs'}."
 
 
 def _agent_too_old(facts: Facts) -> str:
-    return f"Agents too old for its limits, signal, units or script: {facts.nodes or 'all'}."
+    missing = _texts(facts.detail.get("missing"))
+    unknown = [FEATURES[name] for name in missing if name in FEATURES]
+    what = unknown[0] if unknown else "what it needs"
+    if not facts.nodes:
+        return f"The agents here are too old for {what}."
+    if facts.is_one_node:
+        return f"The agent of {facts.nodes} is too old for {what}."
+    return f"The agents of {facts.nodes} are too old for {what}."
 
 
 def _nodes_of_other_teams(facts: Facts) -> str:
@@ -181,13 +267,39 @@ def _nodes_unavailable(facts: Facts) -> str:
     if not facts.nodes:
         return "The cluster has no nodes yet."
     takes = "takes" if facts.is_one_node else "take"
-    return f"Only {facts.nodes} could run it, and {takes} no new jobs now."
+    return f"Only {facts.nodes} could run it, but {takes} no new jobs now."
+
+
+def _open_a_node(facts: Facts) -> str:
+    if not facts.nodes:
+        return "An operator starts an agent on a node (docs/quickstart.md)."
+    return "An operator uncordons a node, ends its drain or changes its role."
 
 
 def _nodes_lost(facts: Facts) -> str:
     if not facts.nodes:
         return "It waits for a node that is lost."
     return f"It waits for {facts.nodes}, which {'is' if facts.is_one_node else 'are'} lost."
+
+
+def _dependency(facts: Facts) -> str:
+    """Return the jobs that it waits for, with what each must do."""
+    conditions, groups = facts.detail.get("conditions"), dict[str, list[str]]()
+    for job in _texts(facts.detail.get("jobs")):
+        condition = str(conditions.get(job, "")) if isinstance(conditions, Mapping) else ""
+        groups.setdefault(VERBS.get(condition, VERBS["afterok"]), []).append(job)
+    parts = [f"for {facts.some_jobs(jobs)} {verb}" for verb, jobs in groups.items()]
+    if not parts:
+        return "It waits for other jobs."
+    if len(parts) > 2 or len(" and ".join(parts).split()) > MOST_WORDS - 2:
+        parts = [parts[0], "for other jobs"]
+    return f"It waits {' and '.join(parts)}."
+
+
+def _free_what_it_waits_for(facts: Facts) -> str:
+    if facts.detail.get("conditions"):
+        return BY_ITSELF
+    return "Nothing to do, unless that job is held or failed: release or requeue it."
 
 
 def _power_cap(facts: Facts) -> str:
@@ -197,9 +309,14 @@ def _power_cap(facts: Facts) -> str:
     return f"The cluster's power cap {short}{f' until {until}' if until else ''}."
 
 
+def _nodes_avoided(facts: Facts) -> str:
+    them = "it" if facts.is_one_node else "them"
+    return f"It failed on {facts.nodes or 'its node'}, and avoids {them} for ten minutes."
+
+
 def _resting(facts: Facts) -> str:
     at = facts.at("retry_s")
-    return f"It rests before it is tried again{f' at {at}' if at else ''}."
+    return f"It pauses after a failure{f' until {at}' if at else ', and is tried again soon'}."
 
 
 def _begins_later(facts: Facts) -> str:
@@ -217,76 +334,87 @@ def _team_limit(facts: Facts) -> str:
     return f"Team {team} may use {gpus} GPU{'' if gpus == 1 else 's'} at a time."
 
 
-def _said(text: str) -> Callable[[Facts], str]:
+def _text(text: str) -> Words:
     return lambda facts: text
 
 
 REASONS: Mapping[str, Reason] = {
-    "": Reason(_said("It waits for the next decision."), BY_ITSELF),
-    "no_capacity": Reason(_no_capacity, ANOTHER_TYPE),
+    "": Reason(_text("It waits for the next decision."), _text(BY_ITSELF)),
+    "no_capacity": Reason(_no_capacity, _wait_or_ask_for_less),
     "postponed": Reason(
-        _said("GPUs are free, but the policy expects less cost from a later start."),
-        "A due date with a tardiness_weight, or a greater value_of_time of the cluster.",
+        _text("Enough is free, but the policy starts it later."), _text(COST_OF_WAITING)
     ),
-    "preempted": Reason(_preempted, f"{BY_ITSELF} It goes on from its checkpoint."),
-    "cheaper_later": Reason(
-        _cheaper_later,
-        "A due date with a tardiness_weight, or a greater value_of_time of the cluster.",
+    "preempted": Reason(_preempted, _text(f"{BY_ITSELF} It goes on from its checkpoint.")),
+    "cheaper_later": Reason(_cheaper_later, _text(COST_OF_WAITING)),
+    "better_node": Reason(_better_node, _text(COST_OF_WAITING)),
+    "reserved": Reason(
+        _reserved, _text("Wait, or clone it with a greater priority or tardiness_weight.")
     ),
-    "better_node": Reason(
-        _better_node,
-        "A due date with a tardiness_weight, or a greater value_of_time of the cluster.",
+    "awaiting_profile": Reason(
+        _awaiting_profile, _text("Wait, or clone it with profiling: first_run.")
     ),
-    "reserved": Reason(_reserved, "A greater priority or tardiness_weight, or other GPU types."),
-    "awaiting_profile": Reason(_awaiting_profile, "Clone it with profiling: first_run, or wait."),
-    "no_throughput": Reason(_no_throughput, "Clone it with profiling: first_run or dedicated."),
-    "no_node_fits": Reason(_no_node_fits, "Clone it with less, or add a larger node."),
+    "no_throughput": Reason(
+        _no_throughput, _text("Clone it with profiling: first_run or dedicated.")
+    ),
+    "no_node_fits": Reason(_no_node_fits, _ask_for_less),
     "types_unavailable": Reason(
-        _missing("the type"), "Clone it with other allowed_types, or add such a node."
+        _types_unavailable, _text("Clone it with other allowed_types, or add such a node.")
     ),
     "label_unavailable": Reason(
-        _missing("the label"), "Clone it without the label, or give a node the label."
+        _label_unavailable, _text("Clone it without the label, or give a node the label.")
     ),
     "runtime_unavailable": Reason(
-        _runtime_unavailable, "Clone it with another runtime, or offer it on a node."
+        _runtime_unavailable, _text("Clone it with another runtime, or offer it on a node.")
     ),
     "agent_too_old": Reason(
         _agent_too_old,
-        "Upgrade the agents, or clone it with on_walltime: warn, no deadline and one unit.",
+        _text("Upgrade the agents, or clone it with on_walltime: warn, no deadline and one unit."),
     ),
     "nodes_of_other_teams": Reason(
         _nodes_of_other_teams,
-        "An operator lets the agent isolate jobs (docs/agent.md, Isolation), or adds a node.",
+        _text("An operator lets the agent isolate jobs (docs/agent.md), or adds a node."),
     ),
-    "dependency": Reason(
-        lambda facts: f"It waits for {facts.jobs or 'other jobs'} to complete.",
-        f"{BY_ITSELF} A job that failed or is held must be requeued or released.",
-    ),
-    "power_cap": Reason(_power_cap, "None but time, or a higher power cap by an operator."),
-    "nodes_unavailable": Reason(
-        _nodes_unavailable, "An operator uncordons a node, ends its drain or changes its role."
-    ),
+    "dependency": Reason(_dependency, _free_what_it_waits_for),
+    "power_cap": Reason(_power_cap, _text("Wait, or ask an operator to raise the power cap.")),
+    "nodes_unavailable": Reason(_nodes_unavailable, _open_a_node),
     "nodes_lost": Reason(
-        _nodes_lost, "An operator starts the node's agent again; or clone it for other nodes."
+        _nodes_lost,
+        _text("An operator starts the node's agent again; or clone it for other nodes."),
     ),
-    "nodes_avoided": Reason(
-        lambda facts: f"It failed on {facts.nodes or 'its node'} and avoids that for ten minutes.",
-        BY_ITSELF,
-    ),
+    "nodes_avoided": Reason(_nodes_avoided, _text(BY_ITSELF)),
     "solver_failed": Reason(
-        _said("The last decision failed; what runs goes on and it is tried again."),
-        f"{BY_ITSELF} Operators see the cause under Rounds.",
+        _text("The last decision failed; running jobs go on, and it is tried again."),
+        _text("Nothing to do; operators see the cause under Rounds."),
     ),
-    RESTING: Reason(_resting, "Mend the cause of its last failure; `release` ends the pause."),
-    BEGINS_LATER: Reason(_begins_later, f"{BY_ITSELF} `release` lets it begin now."),
-    "team_limit": Reason(_team_limit, f"{BY_ITSELF} An operator can raise the team's max_gpus."),
-    ARRAY_LIMIT: Reason(_array_limit, "None: it starts when an earlier element has ended."),
-    "deferred": Reason(_said("It starts when another job has left its GPUs."), BY_ITSELF),
+    RESTING: Reason(
+        _resting,
+        _text("Fix the cause of the last failure, then run `loadmaster release` to retry now."),
+    ),
+    BEGINS_LATER: Reason(
+        _begins_later, _text("Wait, or run `loadmaster release` to let it begin now.")
+    ),
+    "team_limit": Reason(
+        _team_limit, _text("Wait, or ask an operator to raise the team's max_gpus.")
+    ),
+    ARRAY_LIMIT: Reason(
+        _array_limit, _text("Nothing to do: it starts when an earlier element has ended.")
+    ),
+    "deferred": Reason(
+        _text("It starts as soon as another job has made room for it."), _text(BY_ITSELF)
+    ),
+    "refused": Reason(
+        _text("The policy's place for it breaks a rule, so it was left out."),
+        _text("Nothing to do; operators see the rule under Rounds, and can change the policy."),
+    ),
     "stale": Reason(
-        _said("Its GPUs were taken or lost meanwhile; the next decision finds others."), BY_ITSELF
+        _text("Its place was taken or lost meanwhile; the next decision finds another."),
+        _text(BY_ITSELF),
     ),
 }
-"""Sentence and remedy of every code: of plans, of rejected launches, and of the program's own."""
+"""Sentence and remedy of every code: of plans, of rejected launches, and of the program's own.
+
+`policies.placement.reason_rules.RULES` says when a code of a plan is true.
+"""
 
 
 def explain(
@@ -303,7 +431,7 @@ def explain(
     known = REASONS.get(code)
     if known is None:
         return Explanation(f"{code.replace('_', ' ').capitalize()}.", lists=facts.lists())
-    return Explanation(known.sentence(facts), known.remedy, facts.lists())
+    return Explanation(known.sentence(facts), known.remedy(facts), facts.lists())
 
 
 def reason_for_waiting(
@@ -324,14 +452,21 @@ def time_in_words(seconds: object, now: datetime | None) -> str:
     return f"{moment:%H:%M} UTC" if is_today else f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
-def _short(known: Sequence[str], hidden: int, of_hidden: str) -> str:
-    """Return the first name and the number of others, or two names, or `of_hidden`."""
+def _short(known: Sequence[str], hidden: int, of_hidden: str, joined_by: str = "and") -> str:
+    """Return the first name and the number of others, or two names, or `of_hidden`.
+
+    A list that may have been cut says "others" without their number.
+    """
     if not known:
         return of_hidden if hidden else ""
     others = len(known) + hidden - 1
+    if not others:
+        return known[0]
     if others == 1 and not hidden:
-        return f"{known[0]} and {known[1]}"
-    return known[0] if not others else f"{known[0]} and {others} other{'s' * (others > 1)}"
+        return f"{known[0]} {joined_by} {known[1]}"
+    if others + 1 >= MOST_NAMED:
+        return f"{known[0]} {joined_by} others"
+    return f"{known[0]} {joined_by} {others} other{'s' * (others > 1)}"
 
 
 def _texts(values: object) -> list[str]:
@@ -348,5 +483,11 @@ def _lacks(detail: Mapping[str, Any]) -> list[tuple[str, float, float]]:
 
 def _lack(lack: tuple[str, float, float]) -> str:
     name, wanted, most = lack
-    amount = UNITS.get(name, "{:g} of " + name).format(wanted)
-    return f"{amount}, and nodes that suit it have at most {most:g}"
+    has = f"at most {most:g}" if most else "none"
+    return f"{_amount(name, wanted)}, and nodes that suit it have {has}"
+
+
+def _amount(name: str, amount: float) -> str:
+    """Return an amount in words, as "1 core", "64 GB of memory" or "2 fpga"."""
+    one, several = UNITS.get(name, (name, name))
+    return f"{amount:g} {one if amount == 1 else several}"

@@ -48,6 +48,9 @@ MOST_DEVICES = 64
 MOST_LAUNCHES = 4096
 """Launches that one node may know of at most."""
 
+UNIDENTIFIED = "unidentified-"
+"""Begin of the uuid of a GPU that does not tell its own; its index follows."""
+
 CONTAINER = "{container}"
 """Stands in a node's address for a launch's own name, where containers find one another by name."""
 
@@ -108,7 +111,10 @@ OUT_OF_SHARED_MEMORY = "out of memory on a GPU it shared"
 
 @dataclass(frozen=True, slots=True)
 class DeviceReport:
-    """A GPU the agent offers. `emulated` marks a pacing clock in place of hardware."""
+    """A GPU the agent offers. `emulated` marks a pacing clock in place of hardware.
+
+    `trouble`: why it is unhealthy; of a healthy one a warning.
+    """
 
     uuid: Text
     gpu_type: Text
@@ -118,6 +124,7 @@ class DeviceReport:
     slots: Int = 1
     healthy: bool = True
     emulated: bool = False
+    trouble: Annotated[Text, LATER] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +178,9 @@ class SessionRequest:
     """Opens a session; one with the journal's `session_secret` supersedes the last at once.
 
     `address` is where other nodes reach what a launch listens on, or empty (see CONTAINER).
+    `gpu_trouble`: why GPUs of the machine may be missing from `devices`. `process` is a random id
+    of the agent's process, and `former_epoch` the epoch of its last session, 0 without one: of two
+    agents with copies of one state folder the one that was superseded is refused (DUPLICATE).
     """
 
     machine_id: Text
@@ -181,6 +191,9 @@ class SessionRequest:
     agent_version: Text = ""
     features: Many[Text] = ()
     address: Text = ""
+    gpu_trouble: Annotated[Text, LATER] = ""
+    process: Annotated[Text, LATER] = ""
+    former_epoch: Annotated[Int, LATER] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +208,10 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSample:
-    """Health and use of a device at a heartbeat; power is "measured" or "modelled"."""
+    """Health and use of a device at a heartbeat; power is "measured" or "modelled".
+
+    `trouble`: why it is unhealthy; of a healthy one a warning.
+    """
 
     uuid: Text
     healthy: bool = True
@@ -204,13 +220,15 @@ class DeviceSample:
     power_w: float | None = None
     power_source: Text = "modelled"
     temperature_c: float | None = None
+    trouble: Annotated[Text, LATER] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
     """Renews the leases of every assignment listed (only those the agent still watches).
 
-    `disk_free_gb` is room for files on the disk of the agent's state folder.
+    `disk_free_gb` is room for files on the disk of the agent's state folder; `gpu_trouble` is as
+    in SessionRequest.
     """
 
     epoch: Int
@@ -221,6 +239,7 @@ class Heartbeat:
     assignments: Many[KnownAssignment] = ()
     cursor: Int = 0
     disk_free_gb: Annotated[float | None, IF_KNOWN] = None
+    gpu_trouble: Annotated[Text, LATER] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,6 +410,8 @@ class ErrorCode(StrEnum):
     """Another session of the node has begun: open a new one, then repeat the call."""
     SESSION_LIVES = "session_lives"
     """Another machine holds the node's session: wait until it ends."""
+    DUPLICATE = "duplicate"
+    """An agent with a copy of this one's state folder has the session: end, and say so."""
     STALE_ASSIGNMENT = "stale_assignment"
     """The assignment has another fence, is over, or is not this node's: drop the report."""
     OFFSET = "offset"

@@ -43,3 +43,40 @@ def split(text: str, *, comments: bool = False) -> list[str]:
     if end < len(text) and not (comments and text[end] == "#"):
         raise ValueError("a quotation mark is not closed, or nothing follows a backslash")
     return [*words, "".join(word)] if word else words
+
+
+_NO_SYNTAX = str.maketrans(dict.fromkeys("|&;<>*?[]{}~", "_"))
+"""Of text in double quotes a shell reads variables and nothing else."""
+
+
+def active(text: str) -> list[tuple[str, str]]:
+    """Words of `split`, each with the part of it that a shell would read.
+
+    There, what is quoted or follows a backslash is replaced by _.
+    """
+    words: list[tuple[str, str]] = []
+    word, read = list[str](), list[str]()
+    for piece in _ALL.finditer(text):
+        space, bare, single, double, escaped = piece.groups()
+        if space is not None:
+            if word:
+                words.append(("".join(word), "".join(read)))
+                word.clear()
+                read.clear()
+        elif bare is not None:
+            word.append(bare)
+            read.append(bare)
+        elif double is not None:
+            word.append(double)
+            read.append(re.sub(r"\\.", "_", double, flags=re.DOTALL).translate(_NO_SYNTAX))
+        else:
+            word.append(single or escaped or "")
+            read.append("_")
+    return [*words, ("".join(word), "".join(read))] if word else words
+
+
+def begins_another_line(text: str) -> bool:
+    """Return True if a word that is no option begins another line, outside of quotes."""
+    text = text.strip()
+    spaces = [piece for piece in _ALL.finditer(text) if piece[_SPACE]]
+    return any("\n" in piece[0] and text[piece.end()] != "-" for piece in spaces)

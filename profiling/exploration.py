@@ -220,11 +220,14 @@ def _steps_left(snapshot: Snapshot, rows: Sequence[int], config: Config) -> floa
 
 
 def _cost_per_s(snapshot: Snapshot, gpu_type: str, gpus: int) -> float:
-    """Energy cost of a second of so many GPUs, on a node with nothing else; 0 without prices."""
+    """Energy cost of a second of so many GPUs, on a node with nothing else; 0 without prices.
+
+    A price below 0 counts as 0, as in all decisions.
+    """
     step = snapshot.energy_at(snapshot.now_s)
     able = (n for n in snapshot.nodes if n.gpu_type == gpu_type and len(n.devices) >= gpus)
     watts = min((n.draw_w(gpus) for n in able), default=0.0)
-    return 0.0 if step is None else watts * step.price_per_kwh * step.pue / 3.6e6
+    return 0.0 if step is None else watts * max(0.0, step.price_per_kwh) * step.pue / 3.6e6
 
 
 def _largest_free(snapshot: Snapshot) -> Mapping[str, int]:

@@ -12,10 +12,11 @@ from rest_framework.exceptions import NotFound
 from rest_framework.permissions import IsAdminUser
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
+from controlplane.web.pages.samples import LEAST_SAMPLES
 from controlplane.web.rest.defaults import ShortPages
 from controlplane.web.rest.errors import ConflictError
+from controlplane.web.rest.strict import StrictView
 from jobs.models import Kind
 from policies.contract.snapshot import Source
 from profiling import services
@@ -99,11 +100,12 @@ class KindSerializer(serializers.Serializer[KindRow]):
     runs = RunSerializer(many=True)
     held = HeldSerializer(many=True)
     error = serializers.FloatField(
-        allow_null=True, help_text="Median relative error of leave-one-out estimates"
+        allow_null=True,
+        help_text="Median relative error of leave-one-out estimates; null below 20 of them",
     )
 
 
-class KindList(APIView):
+class KindList(StrictView):
     """Kinds, the newest first."""
 
     pagination_class = ShortPages
@@ -118,7 +120,7 @@ class KindList(APIView):
         )
 
 
-class KindDetail(APIView):
+class KindDetail(StrictView):
     """One kind."""
 
     @extend_schema(operation_id="kinds_retrieve", responses=KindSerializer)
@@ -127,7 +129,7 @@ class KindDetail(APIView):
         return Response(KindSerializer(_row(request.user, pk)).data)
 
 
-class KindForget(APIView):
+class KindForget(StrictView):
     """Have a kind measured anew."""
 
     permission_classes = [IsAdminUser]
@@ -140,7 +142,7 @@ class KindForget(APIView):
         return Response(KindSerializer(_row(request.user, pk)).data)
 
 
-class KindPublish(APIView):
+class KindPublish(StrictView):
     """Let all teams use what is measured of a kind."""
 
     permission_classes = [IsAdminUser]
@@ -153,7 +155,7 @@ class KindPublish(APIView):
         return Response(KindSerializer(_row(request.user, shared.pk)).data)
 
 
-class KindWithdraw(APIView):
+class KindWithdraw(StrictView):
     """End the publication of a kind."""
 
     permission_classes = [IsAdminUser]
@@ -167,14 +169,25 @@ class KindWithdraw(APIView):
 
 
 class ErrorRowSerializer(serializers.Serializer[ErrorRow]):
-    """Errors of some jobs: predicted less actual run time, in seconds."""
+    """Errors of some jobs: predicted less actual run time, in seconds; null below 20 jobs."""
 
     name = serializers.CharField()
     jobs = serializers.IntegerField()
-    mean_s = serializers.FloatField(help_text="With its sign: above 0, the jobs ended sooner")
-    absolute_s = serializers.FloatField(help_text="Mean without sign")
-    median_s = serializers.FloatField(help_text="Median without sign")
-    too_short = serializers.FloatField(help_text="Part of the jobs that ran longer than expected")
+    mean_s = serializers.FloatField(
+        allow_null=True, help_text="With its sign: above 0, the jobs ended sooner"
+    )
+    absolute_s = serializers.FloatField(allow_null=True, help_text="Mean without sign")
+    median_s = serializers.FloatField(allow_null=True, help_text="Median without sign")
+    too_short = serializers.FloatField(
+        allow_null=True, help_text="Part of the jobs that ran longer than expected"
+    )
+
+    def to_representation(self, instance: ErrorRow) -> dict[str, Any]:
+        """Return the row, without figures that rest on too few jobs."""
+        found: dict[str, Any] = super().to_representation(instance)
+        if instance.jobs >= LEAST_SAMPLES:
+            return found
+        return {**dict.fromkeys(found), "name": instance.name, "jobs": instance.jobs}
 
 
 class RunTimeErrorsSerializer(serializers.Serializer[RunTimeErrors]):
@@ -185,7 +198,7 @@ class RunTimeErrorsSerializer(serializers.Serializer[RunTimeErrors]):
     by_user = ErrorRowSerializer(many=True)
 
 
-class RunTimes(APIView):
+class RunTimes(StrictView):
     """Predicted run times of batch jobs."""
 
     @extend_schema(operation_id="run_times_retrieve", responses=RunTimeErrorsSerializer)

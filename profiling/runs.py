@@ -54,11 +54,9 @@ def assume(job: Job) -> bool:
         kind_id=job.kind_id, gpu_type=slowest, gpus=job.gpus_min, spread=False,
         defaults={"steps_per_s": speed, "source": source},
     )  # fmt: skip
-    basis = "its walltime" if source is Source.DECLARED else "an assumed hour"
-    message = (
-        f"nothing is known of its kind yet: {basis} is taken as its run time on {slowest.name}"
-        " until a run has measured it"
-    )
+    message = f"Run time on {slowest.name} unknown (first run)."
+    if source is Source.DECLARED:
+        message = f"Its walltime counts as its run time on {slowest.name} until a first run."
     note_job(job, "warning", data={"message": message})
     return True
 

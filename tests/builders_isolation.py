@@ -37,8 +37,9 @@ NODE_TOKEN, SECRET = "the-nodes-token", "the-other-teams-secret"
 
 
 def an_isolation(state: Path, **changes: Any) -> Isolation:
-    given = Isolation(state, USERS if IS_ROOT else None, BUBBLEWRAP)
-    return replace(given, **changes)
+    """Isolation by bubblewrap unless changed: jobs make no user namespaces; as root with users."""
+    found = replace(Isolation(state, USERS if IS_ROOT else None, BUBBLEWRAP), **changes)
+    return replace(found, closes_namespaces=bool(found.program))
 
 
 @dataclass

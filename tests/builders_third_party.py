@@ -102,6 +102,42 @@ CANNOT_BE_MADE: Mapping[str, str] = {
     ),
 }
 
+PLACES_BATCH = """
+from dataclasses import dataclass, replace
+from typing import ClassVar
+from policies.batch.backfilling import Backfilling
+
+@dataclass(frozen=True)
+class Policy:
+    '''It decides about batch jobs, too.'''
+    places_batch: ClassVar[bool] = True
+
+    def __call__(self, snapshot):
+        seen = sum(job.batch for job in snapshot.jobs)
+        return replace(Backfilling()(snapshot), message=f'{seen} batch jobs')
+"""
+"""The module of a policy that places batch jobs, and says how many it was shown."""
+
+SPOILS_SEATS = """
+from dataclasses import dataclass, replace
+from policies.baselines.fifo import Fifo
+
+@dataclass(frozen=True)
+class Policy:
+    '''It gives every second start a node that is not there, in three of four rounds.'''
+
+    def __call__(self, snapshot):
+        plan = Fifo()(snapshot)
+        running = {job.id for job in snapshot.jobs if job.running}
+        placements = list(plan.placements)
+        starts = [i for i, p in enumerate(placements) if p.job not in running]
+        for i in starts[::2] if int(snapshot.now_s) % 4 else ():
+            seats = tuple(replace(seat, node='nowhere') for seat in placements[i].ranks)
+            placements[i] = replace(placements[i], ranks=seats)
+        return replace(plan, placements=tuple(placements))
+"""
+"""The module of a policy of whose seats some are bad."""
+
 NEVER_IMPORTED = "import time\nwhile True: time.sleep(60)"
 """The module of a policy whose import never ends."""
 

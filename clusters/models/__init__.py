@@ -1,7 +1,7 @@
 """Clusters, nodes, GPUs, energy prices, and rescheduling events."""
 
 from clusters.models.clusters import Cluster, GpuType
-from clusters.models.energy import EnergyTariff, PueRecord, TariffBand
+from clusters.models.energy import EnergyTariff, PueRecord, TariffBand, TariffStep
 from clusters.models.nodes import (
     Device,
     EnrolmentToken,
@@ -14,5 +14,5 @@ from clusters.models.nodes import (
 
 __all__ = [
     "Cluster", "Device", "EnergyTariff", "EnrolmentToken", "GpuType", "ImplausibleFigure",
-    "Node", "NodeEvent", "PueRecord", "Reason", "RescheduleEvent", "TariffBand",
+    "Node", "NodeEvent", "PueRecord", "Reason", "RescheduleEvent", "TariffBand", "TariffStep",
 ]  # fmt: skip

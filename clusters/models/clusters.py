@@ -1,6 +1,8 @@
 """Clusters and GPU types."""
 
+from collections.abc import Mapping
 from decimal import Decimal
+from typing import Any
 from zoneinfo import available_timezones
 
 from django.core.exceptions import ValidationError
@@ -57,6 +59,24 @@ class Predictor(models.TextChoices):
     WALLTIME = "walltime", "walltime: what the user gave"
     LAST_TWO = "last_two", "last two: mean of the user's last two run times"
     DATA_DRIVEN = "data_driven", "data driven: median of the most similar jobs before"
+
+
+BROKEN_AFTER = 3
+"""Rounds in a row with a fault after which a policy is named as broken."""
+
+LONGEST_FAULT = 1000
+"""Longest text of a policy's fault that a cluster keeps."""
+
+
+def policy_fault(before: Mapping[str, Any], policy: str, detail: str) -> dict[str, Any]:
+    """Return what a cluster keeps of its policy's faults after a round; `detail`: "" without one.
+
+    `before`: what it kept until then, perhaps of another policy.
+    """
+    if not detail:
+        return {}
+    in_a_row = before.get("rounds", 0) if before.get("policy") == policy else 0
+    return {"policy": policy, "rounds": in_a_row + 1, "detail": detail[:LONGEST_FAULT]}
 
 
 class Cluster(models.Model):
@@ -182,6 +202,11 @@ class Cluster(models.Model):
     memory = models.JSONField(
         default=dict, blank=True, help_text="What the policy asked to keep between rounds"
     )
+    policy_fault = models.JSONField(
+        default=dict,
+        blank=True,
+        help_text="Last fault of the policy, and the rounds in a row that had one",
+    )
     round_number = models.PositiveBigIntegerField(default=0)
     round_owner = models.CharField(max_length=64, blank=True, default="")
     round_expires_at = models.DateTimeField(null=True, blank=True)
@@ -190,6 +215,15 @@ class Cluster(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def broken_policy(self) -> str:
+        """Sentence that names the policy as broken and its last fault; "" if it is not."""
+        fault = self.policy_fault
+        if fault.get("policy") != self.policy or fault.get("rounds", 0) < BROKEN_AFTER:
+            return ""
+        rounds = f"the last {fault['rounds']} rounds"
+        return f"Policy {self.policy} failed or broke a rule in {rounds}: {fault['detail']}"
 
     @property
     def log_ends(self) -> tuple[int, int]:

@@ -14,17 +14,28 @@ EMISSIONS = [MinValueValidator(0.0), MaxValueValidator(1e9)]
 """Bounds of g/kWh, as in a snapshot."""
 
 
+PRICES = [MinValueValidator(Decimal(-1000)), MaxValueValidator(Decimal(1000))]
+"""Bounds of a price per kWh: those of day-ahead markets are below 0 at times."""
+
+
 class EnergyTariff(models.Model):
-    """Version of a cluster's prices from `effective_from`; hours are in the cluster's zone."""
+    """Version of a cluster's prices from `effective_from`; hours are in the cluster's zone.
+
+    A series has prices of its own for each of its steps, and ends: before `effective_from` and from
+    `effective_until` on the version holds that did without it.
+    """
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="tariffs")
     name = models.CharField(max_length=100, blank=True, default="")
     effective_from = models.DateTimeField(default=timezone.now)
+    effective_until = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="The end of a series; others have none"
+    )
     default_price_per_kwh = models.DecimalField(
         max_digits=12,
         decimal_places=8,
-        validators=[MinValueValidator(Decimal(0))],
-        help_text="Price of every hour no band covers",
+        validators=PRICES,
+        help_text="Price of every hour no band covers, below 0 too; of a series the mean",
     )
     emissions_g_per_kwh = models.FloatField(default=0.0, validators=EMISSIONS)
     created_at = models.DateTimeField(auto_now_add=True)
@@ -46,9 +57,7 @@ class TariffBand(models.Model):
     days = models.CharField(max_length=7, default="0123456")
     from_time = models.TimeField()
     to_time = models.TimeField()
-    price_per_kwh = models.DecimalField(
-        max_digits=12, decimal_places=8, validators=[MinValueValidator(Decimal(0))]
-    )
+    price_per_kwh = models.DecimalField(max_digits=12, decimal_places=8, validators=PRICES)
     emissions_g_per_kwh = models.FloatField(
         null=True,
         blank=True,
@@ -76,6 +85,24 @@ class TariffBand(models.Model):
                     )
                 }
             )
+
+
+class TariffStep(models.Model):
+    """Price of a series from `starts_at` to its next step's, or to its end."""
+
+    tariff = models.ForeignKey(EnergyTariff, on_delete=models.CASCADE, related_name="steps")
+    starts_at = models.DateTimeField()
+    price_per_kwh = models.DecimalField(max_digits=12, decimal_places=8, validators=PRICES)
+    emissions_g_per_kwh = models.FloatField(null=True, validators=EMISSIONS)
+
+    class Meta:
+        ordering = ["starts_at"]
+        constraints = [
+            models.UniqueConstraint(fields=["tariff", "starts_at"], name="one_price_at_a_time")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.starts_at:%Y-%m-%d %H:%M} at {self.price_per_kwh}"
 
 
 class PueRecord(models.Model):

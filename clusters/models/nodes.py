@@ -8,6 +8,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
 from clusters.models.clusters import Cluster, GpuType
+from clusters.plausible import LONGEST_TROUBLE
 from loadmaster.features import ISOLATED, RUNTIMES, SHARED, serves_one_team
 from loadmaster.protocol import MOST_SLOTS
 
@@ -36,15 +37,32 @@ def runtimes_of(features: Sequence[str]) -> tuple[str, ...]:
 
 
 class EnrolmentToken(models.Model):
-    """Single-use token that enrols a machine before it expires; only its sha256 is kept."""
+    """Single-use token that enrols a machine before it expires; only its sha256 is kept.
+
+    One for a `node` lets a machine take that node's place, under its name.
+    """
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="enrolment_tokens")
     sha256 = models.CharField(max_length=64, unique=True, editable=False)
     role = models.CharField(max_length=16, choices=Role.choices, default=Role.PRODUCTION)
+    node = models.ForeignKey(
+        "Node",
+        null=True,
+        blank=True,
+        editable=False,
+        on_delete=models.CASCADE,
+        related_name="tokens",
+        help_text="The node whose place the machine takes; a new one if empty",
+    )
     expires_at = models.DateTimeField()
     used_at = models.DateTimeField(null=True, blank=True, editable=False)
     used_by = models.ForeignKey(
-        "Node", null=True, blank=True, editable=False, on_delete=models.SET_NULL
+        "Node",
+        null=True,
+        blank=True,
+        editable=False,
+        on_delete=models.SET_NULL,
+        related_name="enrolled_by",
     )
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, editable=False, on_delete=models.SET_NULL
@@ -117,6 +135,14 @@ class Node(models.Model):
         help_text="Where other nodes reach it",
     )
     emulated = models.BooleanField(default=False)
+    gpu_trouble = models.CharField(
+        max_length=LONGEST_TROUBLE,
+        blank=True,
+        default="",
+        db_default="",
+        editable=False,
+        help_text="Why GPUs of the machine may be missing",
+    )
     team = models.ForeignKey(
         "jobs.Team",
         null=True,
@@ -181,6 +207,13 @@ class Device(models.Model):
     )
     memory_gb = models.FloatField(validators=[MinValueValidator(0.0)])
     healthy = models.BooleanField(default=True)
+    trouble = models.CharField(
+        max_length=LONGEST_TROUBLE,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Why it is unhealthy; of a healthy one a warning",
+    )
     emulated = models.BooleanField(default=False)
     gpu_fraction = models.FloatField(null=True, blank=True)
     memory_used_gb = models.FloatField(null=True, blank=True)

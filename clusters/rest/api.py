@@ -6,6 +6,7 @@ from typing import Any, cast
 from django.contrib.auth.models import User
 from django.db import transaction
 from django.db.models import Count, Prefetch, Q, QuerySet
+from django.shortcuts import get_object_or_404
 from django.urls import URLPattern, URLResolver, include, path
 from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
@@ -17,20 +18,34 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
 from rest_framework.serializers import Serializer
-from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet, ReadOnlyModelViewSet
 
 from clusters.events import request_reschedule
-from clusters.models import Cluster, Device, EnrolmentToken, GpuType, Node, Reason
+from clusters.models import (
+    Cluster,
+    Device,
+    EnergyTariff,
+    EnrolmentToken,
+    GpuType,
+    Node,
+    Reason,
+)
 from clusters.rest import serializers
 from clusters.services import nodes
 from clusters.services.clusters import cluster_change
 from clusters.services.enrolment import issue_enrolment_token
 from clusters.services.implausible import recent
+from clusters.tariff_series import SeriesError, add_series
 from clusters.tariffs import costs_changed
 from controlplane.audit.record import record, record_values
-from controlplane.web.rest.defaults import OperatorsAct, OperatorsOnly, ShortPages
+from controlplane.web.rest.defaults import (
+    BoundedPagination,
+    OperatorsAct,
+    OperatorsOnly,
+    ShortPages,
+)
 from controlplane.web.rest.errors import ConflictError
+from controlplane.web.rest.strict import StrictView
 from policies.host import registry
 
 OF_CLUSTER = OpenApiParameter(
@@ -38,7 +53,7 @@ OF_CLUSTER = OpenApiParameter(
 )
 
 
-class ClusterViewSet(ReadOnlyModelViewSet[Cluster]):
+class ClusterViewSet(StrictView, ReadOnlyModelViewSet[Cluster]):
     """Clusters with their policy, intervals and limits."""
 
     queryset = Cluster.objects.order_by("name")
@@ -68,7 +83,42 @@ class ClusterViewSet(ReadOnlyModelViewSet[Cluster]):
         return Response(status=status.HTTP_202_ACCEPTED)
 
 
-class NodeViewSet(ReadOnlyModelViewSet[Node]):
+class TariffsView(StrictView):
+    """Versions of a cluster's prices."""
+
+    pagination_class = BoundedPagination
+    permission_classes = [*StrictView.permission_classes, OperatorsAct]
+
+    @extend_schema(operation_id="tariffs_list", responses=serializers.TariffSerializer(many=True))
+    def get(self, request: Request, name: str) -> Response:
+        """The versions, the one that begins last first."""
+        pages = self.pagination_class()
+        tariffs = get_object_or_404(Cluster, name=name).tariffs.annotate(prices=Count("steps"))
+        page = pages.paginate_queryset(
+            tariffs.order_by("-effective_from", "-id"), request, view=self
+        )
+        return pages.get_paginated_response(serializers.TariffSerializer(page, many=True).data)
+
+    @extend_schema(
+        operation_id="tariffs_create",
+        request=serializers.SeriesInput,
+        responses={201: serializers.TariffSerializer},
+    )
+    def post(self, request: Request, name: str) -> Response:
+        """Add a series of prices, for each hour or quarter of an hour (operators)."""
+        cluster = get_object_or_404(Cluster, name=name)
+        given = _read(serializers.SeriesInput, request)
+        try:
+            tariff = add_series(
+                cluster, given["csv"], name=given["name"], by=cast(User, request.user)
+            )
+        except SeriesError as error:
+            raise ValidationError({"csv": [str(error)]}) from None
+        made = EnergyTariff.objects.annotate(prices=Count("steps")).get(pk=tariff.pk)
+        return Response(serializers.TariffSerializer(made).data, status=status.HTTP_201_CREATED)
+
+
+class NodeViewSet(StrictView, ReadOnlyModelViewSet[Node]):
     """Nodes and their GPUs."""
 
     pagination_class = ShortPages
@@ -128,7 +178,7 @@ class NodeViewSet(ReadOnlyModelViewSet[Node]):
         return Response(serializers.NodeSerializer(self.get_object()).data)
 
 
-class GpuTypeViewSet(ReadOnlyModelViewSet[GpuType]):
+class GpuTypeViewSet(StrictView, ReadOnlyModelViewSet[GpuType]):
     """GPU types."""
 
     queryset = GpuType.objects.order_by("name")
@@ -156,11 +206,11 @@ class GpuTypeViewSet(ReadOnlyModelViewSet[GpuType]):
 
 
 class EnrolmentTokenViewSet(
-    mixins.ListModelMixin, mixins.DestroyModelMixin, GenericViewSet[EnrolmentToken]
+    StrictView, mixins.ListModelMixin, mixins.DestroyModelMixin, GenericViewSet[EnrolmentToken]
 ):
     """Tokens that let machines in, for operators."""
 
-    queryset = EnrolmentToken.objects.select_related("cluster", "used_by").order_by("-id")
+    queryset = EnrolmentToken.objects.select_related("cluster", "used_by", "node").order_by("-id")
     serializer_class = serializers.EnrolmentTokenSerializer
     permission_classes = [*GenericViewSet.permission_classes, OperatorsOnly]
     lookup_value_regex = "[0-9]{1,18}"
@@ -170,13 +220,14 @@ class EnrolmentTokenViewSet(
         responses={201: serializers.NewEnrolmentTokenSerializer},
     )
     def create(self, request: Request) -> Response:
-        """Make a token for one machine; it is shown only in this answer."""
+        """Make a token for one machine, a new node or in place of one; it is shown only here."""
         given = _read(serializers.EnrolmentTokenInput, request)
         token = issue_enrolment_token(
             given["cluster"],
             role=given["role"],
             valid_s=given["valid_h"] * 3600,
             created_by=cast(User, request.user),
+            node=given["node"],
         )
         return Response({"token": token}, status=status.HTTP_201_CREATED)
 
@@ -186,7 +237,7 @@ class EnrolmentTokenViewSet(
         instance.delete()
 
 
-class PoliciesView(APIView):
+class PoliciesView(StrictView):
     """The policies a cluster may choose from, with their parameters."""
 
     @extend_schema(responses=serializers.PolicySerializer(many=True))
@@ -215,5 +266,6 @@ router.register("enrolment-tokens", EnrolmentTokenViewSet, basename="enrolment-t
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", include(router.urls)),
+    path("clusters/<str:name>/tariffs/", TariffsView.as_view(), name="tariffs"),
     path("policies/", PoliciesView.as_view(), name="policies"),
 ]

@@ -8,6 +8,7 @@ from rest_framework import serializers
 from clusters.models import (
     Cluster,
     Device,
+    EnergyTariff,
     EnrolmentToken,
     GpuType,
     ImplausibleFigure,
@@ -26,6 +27,11 @@ ASSIGNMENT_STATES = [(str(s), str(s)) for s in AssignmentState]
 class ClusterSerializer(OnlySettable, serializers.ModelSerializer[Cluster]):
     """A cluster; operators may change its policy, intervals and limits."""
 
+    broken_policy = serializers.CharField(
+        read_only=True,
+        help_text="What its policy did wrong in each of the last rounds; empty if it decides well",
+    )
+
     class Meta:
         model = Cluster
         fields = [
@@ -34,9 +40,9 @@ class ClusterSerializer(OnlySettable, serializers.ModelSerializer[Cluster]):
             "restart_cost_s", "min_run_factor", "value_of_time", "profiling", "profile_silence_s",
             "profiling_steps", "predictor", "heartbeat_s", "lease_s", "grace_s", "margin_s",
             "log_head_mb", "log_tail_mb",
-            "round_number", "last_round_at",
+            "round_number", "last_round_at", "broken_policy",
         ]  # fmt: skip
-        read_only_fields = ["name", "currency", "round_number", "last_round_at"]
+        read_only_fields = ["name", "currency", "round_number", "last_round_at", "broken_policy"]
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Check policy and parameters together; a new policy starts with its defaults."""
@@ -75,7 +81,8 @@ class DeviceSerializer(serializers.ModelSerializer[Device]):
     class Meta:
         model = Device
         fields = [
-            "uuid", "slots", "held_slots", "memory_gb", "healthy", "emulated", "mig_profile",
+            "uuid", "slots", "held_slots", "memory_gb", "healthy", "trouble", "emulated",
+            "parent_uuid", "mig_profile",
             "gpu_fraction", "memory_used_gb", "power_w", "power_source", "temperature_c",
         ]  # fmt: skip
 
@@ -111,7 +118,7 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
             "id", "name", "cluster", "gpu_type", "role", "state", "drain_until", "reason", "cores",
             "memory_gb", "reserved_cores", "reserved_memory_gb", "labels", "runtimes", "isolation",
             "rack",
-            "emulated", "agent_version", "last_seen_at", "disk_free_gb", "devices",
+            "emulated", "agent_version", "last_seen_at", "disk_free_gb", "gpu_trouble", "devices",
             "implausible",
         ]  # fmt: skip
 
@@ -120,7 +127,7 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
         return list(runtimes_of(node.features))
 
 
-class ReasonSerializer(serializers.Serializer[Any]):
+class ReasonSerializer(OnlySettable, serializers.Serializer[Any]):
     """Why an operator does something."""
 
     reason = serializers.CharField(required=False, allow_blank=True, max_length=200, default="")
@@ -137,13 +144,13 @@ class DrainSerializer(ReasonSerializer):
     )
 
 
-class RoleSerializer(serializers.Serializer[Any]):
+class RoleSerializer(OnlySettable, serializers.Serializer[Any]):
     """Role of a node."""
 
     role = serializers.ChoiceField(choices=Role.choices)
 
 
-class SlotsSerializer(serializers.Serializer[Any]):
+class SlotsSerializer(OnlySettable, serializers.Serializer[Any]):
     """Number of jobs that may share each GPU."""
 
     slots = serializers.IntegerField(min_value=1, max_value=MOST_SLOTS)
@@ -156,18 +163,44 @@ class SlotsSerializer(serializers.Serializer[Any]):
     )
 
 
+class TariffSerializer(serializers.ModelSerializer[EnergyTariff]):
+    """Version of a cluster's prices; a series has an end, prices of its own, and their mean."""
+
+    prices = serializers.IntegerField(help_text="Prices of a series; 0 for others")
+
+    class Meta:
+        model = EnergyTariff
+        fields = [
+            "id", "name", "effective_from", "effective_until", "default_price_per_kwh",
+            "emissions_g_per_kwh", "prices", "created_at",
+        ]  # fmt: skip
+
+
+class SeriesInput(OnlySettable, serializers.Serializer[Any]):
+    """A series of prices."""
+
+    name = serializers.CharField(required=False, allow_blank=True, max_length=100, default="")
+    csv = serializers.CharField(
+        trim_whitespace=False,
+        help_text="A header such as start,price_per_kwh (or price_per_mwh), then a line a step",
+    )
+
+
 class EnrolmentTokenSerializer(serializers.ModelSerializer[EnrolmentToken]):
     """A token that lets a machine in, without the token itself, of which only a hash is kept."""
 
     cluster = serializers.CharField(source="cluster.name")
     used_by = serializers.CharField(source="used_by.name", allow_null=True, default=None)
+    node = serializers.CharField(
+        source="node.name", allow_null=True, default=None, help_text="Whose place it takes"
+    )
 
     class Meta:
         model = EnrolmentToken
-        fields = ["id", "cluster", "role", "expires_at", "used_at", "used_by", "created_at"]
+        fields = ["id", "cluster", "role", "node", "expires_at", "used_at", "used_by", "created_at"]
 
 
-class EnrolmentTokenInput(serializers.Serializer[Any]):
+class EnrolmentTokenInput(OnlySettable, serializers.Serializer[Any]):
     """A token wanted."""
 
     cluster = serializers.SlugRelatedField(slug_field="name", queryset=Cluster.objects.all())
@@ -175,6 +208,22 @@ class EnrolmentTokenInput(serializers.Serializer[Any]):
     valid_h = serializers.FloatField(
         min_value=0.01, max_value=24 * 366, default=24.0, help_text="Hours until it expires"
     )
+    node = serializers.CharField(
+        required=False,
+        allow_blank=True,
+        default="",
+        max_length=100,
+        help_text="Name or id of a node whose machine is gone: the new one takes its place",
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Replace the node's name or id by the node of the cluster, None without one."""
+        name, cluster = attrs["node"], attrs["cluster"]
+        nodes = [n for n in Node.objects.filter(cluster=cluster) if name in (n.name, str(n.pk))]
+        if name and not nodes:
+            raise serializers.ValidationError({"node": f"{cluster} has no node {name!r}"})
+        attrs["node"] = nodes[0] if name else None
+        return attrs
 
 
 class NewEnrolmentTokenSerializer(serializers.Serializer[Any]):

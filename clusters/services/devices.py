@@ -14,8 +14,9 @@ from redis.exceptions import RedisError
 
 from clusters.events import request_reschedule
 from clusters.models import Device, Node, NodeEvent, Reason
+from clusters.plausible import shown_trouble, trouble_of
 from controlplane.web.storage.bulk import update_rows
-from loadmaster.protocol import MOST_DEVICES, DeviceReport, DeviceSample
+from loadmaster.protocol import MOST_DEVICES, UNIDENTIFIED, DeviceReport, DeviceSample
 
 log = logging.getLogger(__name__)
 
@@ -58,15 +59,27 @@ _NEXT, _DONE, _FLUSHING = "samples:next", "samples:done", "samples:flushing"
 _SAMPLED = ("gpu_fraction", "memory_used_gb", "power_w", "power_source", "temperature_c")
 _values_of = attrgetter(*_SAMPLED)
 _REPORTED = ("parent_uuid", "mig_profile", "memory_gb", "healthy", "emulated")
-_WRITTEN = (*_REPORTED, "slots")
+_WRITTEN = (*_REPORTED, "trouble", "slots")
+
+NOT_REPORTED = "its agent no longer reports it"
+"""Trouble of a GPU that vanished."""
+
+OF_FORMER_MACHINE = "it belongs to the machine that was here before"
+"""Trouble of a GPU of a node whose place another machine took; it goes once it holds nothing."""
 
 
-def sync_devices(node: Node, reports: Sequence[DeviceReport]) -> bool:
-    """Set the node's devices as reported (vanished: unhealthy); return True if any changed.
+def sync_devices(
+    node: Node, reports: Sequence[DeviceReport], gpu_trouble: str = NOT_REPORTED
+) -> bool:
+    """Set the node's devices as reported; return True if any changed.
 
-    The agent's number of slots counts until an operator sets it, and never below what is held.
+    Vanished ones become unhealthy by the `gpu_trouble` of the machine. The agent's number of slots
+    counts until an operator sets it, and never below what is held.
     """
     known = {device.uuid: device for device in node.devices.all()}
+    before = {uuid: device.healthy for uuid, device in known.items()}
+
+    # 1. Sort the reports into known devices that changed, and new ones.
     held = held_slots(known.values())
     changed, new = [], []
     for r in reports:
@@ -74,13 +87,41 @@ def sync_devices(node: Node, reports: Sequence[DeviceReport]) -> bool:
             new.append(Device(node=node, uuid=r.uuid, slots=r.slots, **_reported(r)))
         elif _update(device, r, held.get(device.pk, 0)):
             changed.append(device)
+
+    # 2. Forget those that cannot come back, and others where there are too many.
     vanished = set(known) - {r.uuid for r in reports}
+    for uuid in sorted(vanished):
+        is_former = OF_FORMER_MACHINE in (known[uuid].trouble, gpu_trouble)
+        if is_former or uuid.startswith(UNIDENTIFIED):
+            _forget(node, [uuid])
     if len(known) + len(new) > MOST_DEVICES:
         _forget(node, vanished)
+
+    # 3. Write what changed, with an event of what became healthy or ill.
     Device.objects.bulk_update(changed, _WRITTEN)
     Device.objects.bulk_create(new)
-    gone = node.devices.filter(uuid__in=vanished, healthy=True).update(healthy=False)
+    trouble = shown_trouble(gpu_trouble) or NOT_REPORTED
+    lost = node.devices.filter(uuid__in=vanished)
+    gone = lost.filter(healthy=True).update(healthy=False, trouble=trouble)
+    told = {r.uuid: (r.healthy, trouble_of(r)) for r in reports}
+    told |= {uuid: (False, trouble) for uuid in vanished if not uuid.startswith(UNIDENTIFIED)}
+    _note_health_event(
+        node, {uuid: t for uuid, t in told.items() if before.get(uuid, True) != t[0]}
+    )
     return bool(changed or new or gone)
+
+
+def _note_health_event(node: Node, changed: Mapping[str, tuple[bool, str]]) -> None:
+    """Add an event of devices that became healthy or ill: by uuid their health and trouble."""
+    if not changed:
+        return
+    data: dict[str, dict[str, Any]] = {
+        "healthy": {u: healthy for u, (healthy, _) in changed.items()}
+    }
+    troubles = {uuid: trouble for uuid, (_, trouble) in changed.items() if trouble}
+    if troubles:
+        data["trouble"] = troubles
+    NodeEvent.objects.create(node=node, event="devices", data=data)
 
 
 def _forget(node: Node, vanished: Collection[str]) -> None:
@@ -90,7 +131,8 @@ def _forget(node: Node, vanished: Collection[str]) -> None:
 
 
 def _reported(report: DeviceReport) -> dict[str, Any]:
-    return {name: getattr(report, name) for name in _REPORTED}
+    values = {name: getattr(report, name) for name in _REPORTED}
+    return {**values, "trouble": trouble_of(report)}
 
 
 def _update(device: Device, report: DeviceReport, held: int) -> bool:
@@ -110,25 +152,31 @@ def held_slots(devices: Iterable[Device]) -> dict[int, int]:
 
 
 def note_health(doubtful: Mapping[UUID, Sequence[DeviceSample]]) -> None:
-    """Write changes of health at once. `doubtful`: nodes with a device known or reported ill."""
+    """Write changes of health and trouble at once.
+
+    `doubtful`: samples of nodes with a device in trouble, known or reported.
+    """
     if not doubtful:
         return
-    devices = Device.objects.filter(node__in=list(doubtful)).order_by("pk")
-    changed: dict[UUID, dict[str, bool]] = {}
-    for node, uuid, healthy in devices.values_list("node_id", "uuid", "healthy"):
-        if any(sample.uuid == uuid and sample.healthy != healthy for sample in doubtful[node]):
-            changed.setdefault(node, {})[uuid] = not healthy
+    told = {(node, s.uuid): (s.healthy, trouble_of(s)) for node, of in doubtful.items() for s in of}
+    changed: dict[UUID, dict[str, tuple[bool, str]]] = {}
+    rows = Device.objects.filter(node__in=list(doubtful)).order_by("pk")
+    for node, uuid, healthy, trouble in rows.values_list("node_id", "uuid", "healthy", "trouble"):
+        now = told.get((node, uuid), (healthy, trouble))
+        if now == (healthy, trouble):
+            continue
+        Device.objects.filter(node=node, uuid=uuid).update(healthy=now[0], trouble=now[1])
+        if now[0] != healthy:
+            changed.setdefault(node, {})[uuid] = now
     for node_pk in sorted(changed):
-        _change_health(Node.objects.select_related("cluster").get(pk=node_pk), changed[node_pk])
+        _health_changed(Node.objects.select_related("cluster").get(pk=node_pk), changed[node_pk])
 
 
-def _change_health(node: Node, changed: dict[str, bool]) -> None:
-    for healthy in (True, False):
-        uuids = [uuid for uuid, now in changed.items() if now is healthy]
-        node.devices.filter(uuid__in=uuids).update(healthy=healthy)
-    NodeEvent.objects.create(node=node, event="devices", data={"healthy": changed})
-    reason = Reason.NODE_JOINED if any(changed.values()) else Reason.FAILURE
-    request_reschedule(node.cluster, reason, node=node)
+def _health_changed(node: Node, changed: Mapping[str, tuple[bool, str]]) -> None:
+    """Note devices that became healthy or ill in the node's history, and ask for a round."""
+    _note_health_event(node, changed)
+    is_well = any(healthy for healthy, _ in changed.values())
+    request_reschedule(node.cluster, Reason.NODE_JOINED if is_well else Reason.FAILURE, node=node)
 
 
 def keep_samples(heard: Sequence[tuple[UUID, Sequence[DeviceSample]]]) -> None:

@@ -2,17 +2,19 @@
 
 import hashlib
 import secrets
+from collections.abc import Mapping
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from django.contrib.auth.models import User
 from django.db import transaction
 from django.utils import timezone
 
 from clusters.agent_errors import AgentCallError, bad_token, check_registration, invalid
-from clusters.intervals import intervals_of
+from clusters.intervals import intervals_of, is_silent
 from clusters.models import Cluster, EnrolmentToken, GpuType, Node, NodeEvent
 from clusters.models.nodes import Role
-from clusters.services.devices import sync_devices
+from clusters.services.devices import OF_FORMER_MACHINE, sync_devices
 from controlplane.audit.record import record
 from loadmaster.protocol import PROTOCOL_VERSION, DeviceReport, ErrorCode, Registered, Registration
 
@@ -29,15 +31,21 @@ def issue_enrolment_token(
     *,
     valid_s: float = 3600.0,
     created_by: User | None = None,
+    node: Node | None = None,
 ) -> str:
-    """Return a new token that enrols one machine within `valid_s` seconds."""
+    """Return a new token that enrols one machine within `valid_s` seconds.
+
+    With a `node` the machine takes that node's place, whose role it keeps.
+    """
     token = secrets.token_urlsafe(TOKEN_BYTES)
-    values = {"role": Role(role), "expires_at": timezone.now() + timedelta(seconds=valid_s)}
+    kept_role = Role(role if node is None else node.role)
+    values = {"role": kept_role, "expires_at": timezone.now() + timedelta(seconds=valid_s)}
     with transaction.atomic():
         row = EnrolmentToken.objects.create(
-            cluster=cluster, sha256=sha256(token), created_by=created_by, **values
+            cluster=cluster, sha256=sha256(token), created_by=created_by, node=node, **values
         )
-        record("enrolment.add", f"for {cluster}", new={"id": row.pk, **values}, by=created_by)
+        whose = f"for {cluster}" if node is None else f"for node {node} of {cluster}"
+        record("enrolment.add", whose, new={"id": row.pk, **values}, by=created_by)
     return token
 
 
@@ -129,21 +137,54 @@ def _enrol(
     }
     machine = {"cluster": enrolment.cluster, "machine_id": words.machine_id}
     known = Node.objects.select_for_update(no_key=True).filter(**machine).first()
+    data: dict[str, object] = {
+        "token": enrolment.pk,
+        "agent_version": words.agent_version[:50],
+    }
+    if enrolment.node_id is not None:
+        return _take_place(enrolment.node_id, words, known, values, data)
     _check_name(enrolment.cluster, str(values["name"]), known)
     if known is None:
         known = Node.objects.create(**machine, role=enrolment.role, **values)
     else:
         Node.objects.filter(pk=known.pk).update(**values)
     sync_devices(known, words.devices)
-    data = {"token": enrolment.pk, "agent_version": words.agent_version[:50]}
     NodeEvent.objects.create(node=known, event="enrolled", data=data)
     return known
+
+
+def _take_place(
+    node_pk: UUID,
+    words: Registration,
+    known: Node | None,
+    values: Mapping[str, object],
+    data: dict[str, object],
+) -> Node:
+    """Let a machine take a node's place, under its name: the former one's token ends.
+
+    Launches of the former machine keep their devices until their leases are over. Raises
+    AgentCallError while the former agent lives, or if the machine is another node already.
+    """
+    node = Node.objects.select_for_update(no_key=True).get(pk=node_pk)
+    if known is not None and known != node:
+        text = f"this machine is node {known} already; start this agent with another --state-dir"
+        raise AgentCallError(409, "name_taken", text)
+    if known is None and not is_silent(node.session_expires_at):
+        text = f"node {node} has an agent that lives; stop it, and wait until its session is over"
+        raise AgentCallError(409, ErrorCode.SESSION_LIVES, text)
+    kept = {**values, "name": node.name, "machine_id": words.machine_id}
+    Node.objects.filter(pk=node.pk).update(**kept)
+    sync_devices(node, words.devices, OF_FORMER_MACHINE)
+    data["former_machine"] = node.machine_id
+    NodeEvent.objects.create(node=node, event="taken_back", data=data)
+    return node
 
 
 def _check_name(cluster: Cluster, name: str, known: Node | None) -> None:
     if any(node != known for node in Node.objects.filter(cluster=cluster, name=name)):
         text = (
             f"name: another machine of cluster {cluster} is called {name!r}; start this agent with"
-            " another name"
+            " another name. If that machine is gone, ask an operator for a token that takes its"
+            f" place: loadmaster enrol-token --node {name}"
         )
         raise AgentCallError(409, "name_taken", text, field="name")

@@ -10,11 +10,11 @@ from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from clusters.models import Cluster
 from controlplane.accounting.costs import CostRow, Costs
 from controlplane.accounting.query import BY, PERIODS, CostQueryError, asked_of, read_query
+from controlplane.web.rest.strict import StrictView
 
 MOST_ROWS = 1000
 
@@ -66,7 +66,7 @@ class CostsSerializer(serializers.Serializer[Any]):
     total = CostRowSerializer()
 
 
-class CostsView(APIView):
+class CostsView(StrictView):
     """Energy and cost. Operators see every team's, others their own teams'."""
 
     @extend_schema(

@@ -14,6 +14,7 @@ from rest_framework.viewsets import ReadOnlyModelViewSet
 from clusters.rest.api import OF_CLUSTER, of_cluster
 from controlplane.loop.models import Round
 from controlplane.web.rest.defaults import OperatorsOnly
+from controlplane.web.rest.strict import StrictView
 
 
 class RoundSerializer(serializers.ModelSerializer[Round]):
@@ -46,7 +47,7 @@ class RoundDetailSerializer(RoundSerializer):
         ]
 
 
-class RoundViewSet(ReadOnlyModelViewSet[Round]):
+class RoundViewSet(StrictView, ReadOnlyModelViewSet[Round]):
     """Rounds, newest first. A round by itself shows snapshot and plan, and is for operators."""
 
     queryset = Round.objects.none()

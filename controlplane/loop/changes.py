@@ -4,10 +4,11 @@ Placements that the plan drops are stopped; jobs that it does not mention go on.
 because starts may need what they free.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+from policies.contract.placement_rules import needs_stop
 from policies.contract.plan import Placement, Plan
 from policies.contract.snapshot import Purpose, RankPlacement, Running, Snapshot
 
@@ -105,15 +106,6 @@ def sides(change: Start | Stop) -> tuple[tuple[RankPlacement, ...], tuple[RankPl
     """(ranks before, ranks afterwards) of the job; empty for nowhere."""
     before = () if isinstance(change, Start) else change.before.ranks
     return before, () if isinstance(change, Preempt) else change.placement.ranks
-
-
-def needs_stop(before: Sequence[RankPlacement], after: Sequence[RankPlacement]) -> bool:
-    """Return True if nodes, devices or shares differ, whatever the order of ranks."""
-    one, other = (
-        sorted((rank.node, tuple(sorted(rank.devices)), rank.share) for rank in ranks)
-        for ranks in (before, after)
-    )
-    return one != other
 
 
 def describe(change: Change) -> dict[str, Any]:

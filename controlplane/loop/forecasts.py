@@ -15,12 +15,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from controlplane.web.pages.samples import LEAST_SAMPLES
 from policies.contract.snapshot import Floats
 
 COVERAGE = 0.8
 QUANTILES = ((1.0 - COVERAGE) / 2.0, 0.5, (1.0 + COVERAGE) / 2.0)
 PRIOR = (0.1, 1.0, 4.0)
-LEAST_SCORED = 20
+LEAST_SCORED = LEAST_SAMPLES
 
 SCORED = 200
 """Newest jobs of a cluster with a forecast that are scored, and from which intervals come."""

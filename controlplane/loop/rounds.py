@@ -1,14 +1,15 @@
 """Loop: read the world, let the policy decide, validate the plan, apply it.
 
 The same live and simulated; it reads no clock and knows no database. When a policy fails, the round
-keeps running jobs. A round requested only by ended stops carries out the plan that requested those
-stops, if that is still valid (`carried_out`).
+keeps running jobs; of a plan that breaks rules, the gangs that keep to them are applied. A round
+requested only by ended stops carries out the plan that requested those stops, if that is still
+valid (`carried_out`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
@@ -17,9 +18,10 @@ from controlplane.loop.changes import Change, Keep, PlacementKey, Start, changes
 from controlplane.loop.team_limits import within_team_limits
 from policies.batch.queue import with_batch_queue
 from policies.contract.assumed import without_assumed_times
-from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
+from policies.contract.plan import LONGEST_TEXT, Placement, Plan, PlanStatus, WaitCode
 from policies.contract.policy import Policy, PolicyError, places_batch
-from policies.contract.snapshot import JobPhase, JobView, Purpose, Snapshot
+from policies.contract.repair import LeftOut, committed, repaired, waiting_unplaced
+from policies.contract.snapshot import Purpose, Snapshot
 from policies.contract.validation import validate_plan
 from policies.host import registry
 from policies.host.garbage import not_collected
@@ -27,17 +29,16 @@ from policies.placement.profiling import merge, reserve_profiling
 
 logger = logging.getLogger(__name__)
 
-SHOWN_VIOLATIONS = 3
-
 ENDED_STOP = "stopped"
 """Reason of a round that follows a requested stop."""
 
 
 class RejectCode(StrEnum):
-    """DEFERRED until a stop ends, or STALE: the state has changed."""
+    """DEFERRED until a stop ends; STALE: the state has changed; REFUSED: it breaks a rule."""
 
     DEFERRED = "deferred"
     STALE = "stale"
+    REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,10 @@ class Applied:
 
     changes: tuple[Change, ...]
     rejected: tuple[Rejected, ...] = ()
+
+    def with_refused(self, refused: Iterable[Rejected]) -> Applied:
+        """Return the result with the placements that were left out of the plan."""
+        return replace(self, rejected=(*self.rejected, *refused))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +79,27 @@ class LastPlan:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Plan of a round; `failure`: why the policy gave none; `carried`: round whose plan it is."""
+    """Plan of a round; `failure`: why the policy gave none; `carried`: round whose plan it is.
+
+    `left_out`: jobs whose placements in the policy's plan broke a rule.
+    """
 
     plan: Plan
     failure: str | None = None
     carried: int | None = None
+    left_out: tuple[LeftOut, ...] = ()
+
+    @property
+    def refused(self) -> tuple[Rejected, ...]:
+        """Placements that were refused because they broke a rule."""
+        return tuple(Rejected(of.key, RejectCode.REFUSED, of.detail) for of in self.left_out)
+
+    @property
+    def fault(self) -> str:
+        """Failure of the policy, or the first rule that it broke; "" if it decided well."""
+        if self.failure is not None:
+            return self.failure
+        return self.left_out[0].detail if self.left_out else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +124,8 @@ class World(Protocol):
         """Plan of the previous round; None if there is none, it failed, or the policy changed."""
         ...
 
-    def apply(self, plan: Plan, carried: int | None = None) -> Applied:
-        """Apply as much as the newest state allows, each gang whole; `carried` as in Decision."""
+    def apply(self, decision: Decision) -> Applied:
+        """Apply as much of the plan as the newest state allows, each gang whole."""
         ...
 
 
@@ -112,10 +133,9 @@ class World(Protocol):
 def run_round(world: World, policy: Policy, *, name: str = "") -> RoundResult:
     """Run one round; if the policy, `name` in the round's plan, fails, running jobs go on."""
     snapshot = world.snapshot()
-    found = carry_out_or_decide(snapshot, policy, world.last_plan, name)
-    return RoundResult(
-        snapshot, found.plan, world.apply(found.plan, found.carried), found.failure, found.carried
-    )
+    decision = carry_out_or_decide(snapshot, policy, world.last_plan, name)
+    applied = world.apply(decision)
+    return RoundResult(snapshot, decision.plan, applied, decision.failure, decision.carried)
 
 
 def carry_out_or_decide(
@@ -126,7 +146,7 @@ def carry_out_or_decide(
     plan = carried_out(snapshot, last) if last is not None else None
     if last is not None and plan is not None:
         return Decision(plan, carried=last.number)
-    return Decision(*decide_or_keep(snapshot, policy, name))
+    return decide_or_keep(snapshot, policy, name)
 
 
 def carried_out(snapshot: Snapshot, last: LastPlan) -> Plan | None:
@@ -139,7 +159,8 @@ def carried_out(snapshot: Snapshot, last: LastPlan) -> Plan | None:
         or (isinstance(change, Start) and change.placement.key in last.deferred)
         for change in todo
     )
-    held_back = any(w.code is WaitCode.TEAM_LIMIT for w in plan.waiting)  # now there may be room
+    # Now there may be room for jobs held back by their team's limit, or left out of the plan.
+    held_back = any(w.code in (WaitCode.TEAM_LIMIT, WaitCode.SOLVER_FAILED) for w in plan.waiting)
     if held_back or not knows.issuperset(snapshot.trigger.jobs) or not deferred_only:
         return None
     if validate_plan(plan, snapshot):
@@ -148,56 +169,90 @@ def carried_out(snapshot: Snapshot, last: LastPlan) -> Plan | None:
     return replace(plan, objective=None, bound=None, message=message)
 
 
-def decide_or_keep(snapshot: Snapshot, policy: Policy, name: str = "") -> tuple[Plan, str | None]:
-    """(the policy's plan, None), or (the plan that keeps running jobs, the failure)."""
+def decide_or_keep(snapshot: Snapshot, policy: Policy, name: str = "") -> Decision:
+    """Decision of the policy; if it fails, the plan that keeps running jobs, and the failure."""
     try:
-        return decide(snapshot, policy, name), None
+        return decision_of(snapshot, policy, name)
     except PolicyError as error:
         failure = str(error) or type(error).__name__
     except Exception as error:  # a policy may be anybody's code and must not stop the loop
         logger.exception("policy %s broke", name)
         failure = f"{type(error).__name__}: {error}"
-    return kept(snapshot, name or type(policy).__name__, failure), failure
+    return Decision(kept(snapshot, name or type(policy).__name__, failure), failure)
 
 
 def decide(snapshot: Snapshot, policy: Policy, name: str = "") -> Plan:
+    """Plan of the policy's decision; arguments and errors as in `decision_of`."""
+    return decision_of(snapshot, policy, name).plan
+
+
+def decision_of(snapshot: Snapshot, policy: Policy, name: str = "") -> Decision:
     """Policy's plan with the reserved profile runs, and with batch jobs unless it places them.
 
-    It sees what the limits of teams leave; the others wait for them.
-
-    `name`: of a policy that is asked by a function. PolicyError if the plan breaks a rule.
+    `name`: of a policy that is asked by a function. PolicyError if it fails, or its plan breaks the
+    rules as a whole.
     """
-    allowed, held_back = within_team_limits(snapshot)
-    rest, profile_runs = reserve_profiling(allowed)
-    sees_all = places_batch(policy) or registry.places_batch(name)
-    plan = policy(rest) if sees_all else with_batch_queue(policy, rest)
+    # 1. Jobs above their team's limits wait; the policy does not see them.
+    visible, over_limit = within_team_limits(snapshot)
+
+    # 2. Reserve GPUs for profile runs; the policy plans with what is left.
+    remaining, profile_runs = reserve_profiling(visible)
+
+    # 3. Ask the policy. A policy for training jobs alone gets a queue for the batch jobs beside it,
+    #    which fills what bad gangs would have taken.
+    left_out: list[LeftOut] = []
+    if places_batch(policy) or registry.places_batch(name):
+        plan = policy(remaining)
+    else:
+        beside_queue = _ValidPart(policy, remaining, profile_runs, left_out)
+        plan = with_batch_queue(beside_queue, remaining)
+
+    # 4. Put the three parts together, and leave out what breaks a rule.
     plan = merge(plan, profile_runs)
-    plan = replace(plan, waiting=(*plan.waiting, *held_back)) if held_back else plan
-    found = validate_plan(plan, snapshot)
-    if found:
-        shown = "; ".join(str(v) for v in found[:SHOWN_VIOLATIONS])
-        more = f" and {len(found) - SHOWN_VIOLATIONS} more" if len(found) > SHOWN_VIOLATIONS else ""
-        raise PolicyError(f"the plan breaks the rules and is refused: {shown}{more}")
-    return without_assumed_times(plan, snapshot)
+    if over_limit:
+        plan = replace(plan, waiting=(*plan.waiting, *over_limit))
+    plan, bad = repaired(plan, snapshot)
+    left_out.extend(bad)
+    if left_out:
+        plan = replace(plan, message=_message(plan.message, left_out))
+    return Decision(without_assumed_times(plan, snapshot), left_out=tuple(left_out))
+
+
+@dataclass(frozen=True, slots=True)
+class _ValidPart:
+    """Policy without the gangs that break a rule in its view, which it adds to `left_out`.
+
+    A plan of the whole snapshot is returned as it is: the round repairs that with the rest.
+    """
+
+    policy: Policy
+    whole: Snapshot
+    profile_runs: Sequence[Placement]
+    left_out: list[LeftOut]
+
+    def __call__(self, snapshot: Snapshot) -> Plan:
+        if snapshot is self.whole:
+            return self.policy(snapshot)
+        runs = [run for run in self.profile_runs if run.job in snapshot.jobs.position]
+        plan, bad = repaired(merge(self.policy(snapshot), runs), snapshot)
+        self.left_out.extend(bad)
+        return replace(plan, placements=tuple(p for p in plan.placements if p not in runs))
+
+
+def _message(of_policy: str, left_out: Sequence[LeftOut]) -> str:
+    """Return the message of the policy's plan with what was left out of it."""
+    jobs = "one job" if len(left_out) == 1 else f"{len(left_out)} jobs"
+    faults = f"the policy's places for {jobs} break a rule and are left out: {left_out[0].detail}"
+    whole = f"{of_policy}; {faults}" if of_policy else faults
+    return whole[:LONGEST_TEXT]
 
 
 def kept(snapshot: Snapshot, policy: str, message: str) -> Plan:
     """Plan that changes nothing: running jobs stay, the rest waits as the policy failed."""
     jobs = tuple(snapshot.jobs)
-    placements = tuple(p for job in jobs for p in _as_committed(job))
-    placed = {p.job for p in placements if p.purpose is Purpose.TRAINING}
-    waiting = tuple(Waiting(job.id, _wait_code(job)) for job in jobs if job.id not in placed)
+    placements = tuple(placed for job in jobs for placed in committed(job.id, job.running))
+    trained = {p.job for p in placements if p.purpose is Purpose.TRAINING}
+    waiting = tuple(waiting_unplaced(job.id, job.phase) for job in jobs if job.id not in trained)
     return Plan(
         policy, PlanStatus.KEPT, placements, waiting, memory=dict(snapshot.memory), message=message
     )
-
-
-def _as_committed(job: JobView) -> list[Placement]:
-    return [
-        Placement(job.id, r.ranks, r.copy, r.purpose, steps_quota=r.steps_quota, until_s=r.until_s)
-        for r in job.running
-    ]
-
-
-def _wait_code(job: JobView) -> WaitCode:
-    return WaitCode.AWAITING_PROFILE if job.phase is JobPhase.PROFILING else WaitCode.SOLVER_FAILED

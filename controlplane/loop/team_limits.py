@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from policies.baselines.priority import Priority
-from policies.batch.beside import view_of
 from policies.batch.queue import with_batch_queue
 from policies.contract.plan import WaitCode, Waiting
 from policies.contract.snapshot import (
@@ -22,6 +21,7 @@ from policies.contract.snapshot import (
     Snapshot,
     frozen,
 )
+from policies.placement.beside import view_of
 
 MAY_COME = (WaitCode.NO_CAPACITY, WaitCode.POSTPONED, WaitCode.POWER_CAP)
 """Reasons of jobs that a policy may place though no GPUs are free for them now."""

@@ -33,7 +33,7 @@ from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from clusters.models import Cluster, ImplausibleFigure, Node, RescheduleEvent
+from clusters.models import Cluster, Device, ImplausibleFigure, Node, RescheduleEvent
 from clusters.models.nodes import State
 from controlplane.execution.services.agent_clocks import agents_skew_s
 from controlplane.loop.live import lock as locks
@@ -161,6 +161,7 @@ def _loop(clusters: Mapping[int, Cluster], now: datetime) -> Iterator[Metric]:
     applied = [(c.name, c.last_round_at) for c in clusters.values() if c.last_round_at is not None]
     ages = {(name,): _age_s(at, now) for name, at in applied}
     held = {(c.name,): int(locks.is_held(c)) for c in clusters.values()}
+    broken = {(c.name,): int(bool(c.broken_policy)) for c in clusters.values()}
     waiting = {(c.name,): events.get(pk, (0, 0.0))[0] for pk, c in clusters.items()}
     oldest = {(c.name,): events.get(pk, (0, 0.0))[1] for pk, c in clusters.items()}
     idle = Counter[tuple[str, str]]()
@@ -171,6 +172,8 @@ def _loop(clusters: Mapping[int, Cluster], now: datetime) -> Iterator[Metric]:
     text = "Rescheduling events no round has answered"
     yield _gauge("last_round_age_seconds", "Seconds since a round was applied", OF_CLUSTER, ages)
     yield _gauge("round_held", "Whether a round is being held", OF_CLUSTER, held)
+    about = "Whether the policy failed or broke a rule in each of the last rounds"
+    yield _gauge("policy_broken", about, OF_CLUSTER, broken)
     yield _gauge("events_waiting", text, OF_CLUSTER, waiting)
     yield _gauge("oldest_event_age_seconds", "Age of the oldest of them", OF_CLUSTER, oldest)
 
@@ -230,6 +233,15 @@ def _nodes(names: Mapping[int, str], now: datetime) -> Iterator[Metric]:
     least = {(names[pk],): 1e9 * gb for pk, gb in free.items()}
     text = "Free bytes on the fullest disk of a node that is not lost"
     yield _gauge("nodes_disk_free_bytes", text, OF_CLUSTER, least)
+    yield _unhealthy_gpus(names)
+
+
+def _unhealthy_gpus(names: Mapping[int, str]) -> Metric:
+    """Unhealthy GPUs of nodes that are not lost."""
+    ill = Device.objects.filter(healthy=False).exclude(node__state=State.LOST).order_by()
+    counts = dict(ill.values_list("node__cluster").annotate(number=Count("pk")))
+    numbers = {(name,): counts.get(pk, 0) for pk, name in names.items()}
+    return _gauge("gpus_unhealthy", "Unhealthy GPUs of nodes not lost", OF_CLUSTER, numbers)
 
 
 def _implausible(names: Mapping[int, str]) -> CounterMetricFamily:

@@ -27,6 +27,7 @@ from controlplane.loop.models import Round
 from controlplane.operations.models import PruneClock
 from controlplane.studies.lifecycle import ACTIVE
 from controlplane.studies.models import Simulation
+from controlplane.web.storage.turns import patient
 from jobs.assignment_lifecycle import ENDED
 from jobs.models import (
     Assignment,
@@ -124,11 +125,12 @@ def prune(now: datetime, *, budget_s: float = 60.0, names: tuple[str, ...] = ())
     )
     while turns and (began_s := time.monotonic()) < until_s:
         name, batches = turns.popleft()
-        for count in batches:
-            gone[name] += count
-            if time.monotonic() >= min(began_s + TURN_S, until_s):
-                turns.append((name, batches))
-                break
+        with patient():
+            for count in batches:
+                gone[name] += count
+                if time.monotonic() >= min(began_s + TURN_S, until_s):
+                    turns.append((name, batches))
+                    break
     return {name: count for name, count in gone.items() if count}
 
 

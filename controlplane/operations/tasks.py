@@ -1,5 +1,7 @@
 """Periodic tasks, which may be lost, doubled or run at once."""
 
+from uuid import UUID
+
 from celery import shared_task
 from django.utils import timezone
 
@@ -18,6 +20,7 @@ from controlplane.studies.running.runner import reconcile_simulations
 from controlplane.studies.running.workers import hint_simulations
 from controlplane.web.http.throttling import forget_later_failures
 from controlplane.web.storage.mutex import mutex
+from jobs.submission.submit import finish_array, stalled_arrays
 from profiling.reconciler import reconcile_profiles
 
 LONG_PASS_S = 10
@@ -46,9 +49,19 @@ def reconcile() -> None:
         reconcile_profiles(now, stop_profiling)
         for cluster_id in overdue_clusters(now):
             run_cluster_round.delay(cluster_id)
+        for array in stalled_arrays():
+            finish_stalled_array.delay(str(array))
         if reconcile_simulations():
             hint_simulations()
         note_reconciled()
+
+
+@shared_task
+def finish_stalled_array(array: str) -> None:
+    """Write the elements of a submitted array whose writer was killed."""
+    with mutex(f"array:{array}", LONG_PASS_S) as is_free:
+        if is_free:
+            finish_array(UUID(array))
 
 
 @shared_task

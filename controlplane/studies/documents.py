@@ -12,6 +12,7 @@ from typing import Any
 from django.contrib.auth.models import User
 
 from clusters.models import Cluster
+from controlplane.simulation.cluster.accasim import cluster_of_accasim, is_accasim
 from controlplane.simulation.study.document import FIELDS, Study, StudyError
 from controlplane.simulation.workloads import TYPES, WorkloadError
 from controlplane.studies.live_cluster import cluster_spec, history, queue
@@ -112,6 +113,11 @@ def _read(given: Mapping[str, Any], asked: Mapping[str, Any]) -> Resolved:
 def _cluster(
     user: User, spec: Mapping[str, Any], start_s: float | None, team: Team | None
 ) -> Mapping[str, Any]:
+    if is_accasim(spec):
+        try:
+            spec = cluster_of_accasim(spec)
+        except ValueError as error:
+            raise StudyError(f"cluster.{error}") from None
     if "live" not in spec:
         _check_cluster(spec)
         return spec
@@ -156,7 +162,7 @@ def _workload(user: User, spec: Mapping[str, Any], team: Team | None) -> Mapping
         if isinstance(wanted, int) and wanted > most:
             said = f"must be at most {most:,} here, not {wanted:,}; {FIXED}"
             raise StudyError(f"workload.{field}: {said}")
-    if of not in TYPES:
+    if not isinstance(of, str) or of not in TYPES:
         known = ", ".join((*TYPES, *LIVE))
         raise StudyError(f"workload.type: must be one of {known}, not {of!r:.60}")
     return spec
@@ -216,7 +222,8 @@ def _length(asked: Mapping[str, Any]) -> int:
     except ValueError as error:
         raise StudyError(f"study: {error}") from None
     if "\\u0000" in text:
-        raise StudyError("study: holds the character NUL")
+        with_nul = [name for name, value in asked.items() if "\\u0000" in json.dumps(value)]
+        raise StudyError(f"{with_nul[0] if with_nul else 'study'}: holds the character NUL")
     return len(text)
 
 

@@ -2,6 +2,8 @@
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import suppress
 from itertools import accumulate
 from typing import Any
 
@@ -20,6 +22,8 @@ from yaml import (
 
 from controlplane.web import nice_process
 from controlplane.web.rest.errors import NoAnswerError
+from loadmaster.strict_yaml import TAB_REMEDY, parse_json
+from loadmaster.text_formats import without_mark
 
 DEEPEST = 50
 """Lists and mappings within each other."""
@@ -39,6 +43,8 @@ NUMBER = re.compile(rf"[-+0-9_:.]{{{LONGEST_NUMBER + 1},}}")
 
 FIXED = "no setting raises this limit"
 JSON_TEXT = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?', re.DOTALL)
+HALF_CHARACTER = re.compile(rb"\\u[dD][89a-fA-F]")
+"""Beginning of a surrogate in JSON: of half a character, or of a pair that is a whole one."""
 OF_NO_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
 
 
@@ -52,6 +58,29 @@ def read_json(body: bytes) -> Any:
     if deepest > DEEPEST:
         raise ValueError(f"it is nested too deeply: more than {DEEPEST} levels; {FIXED}")
     return json.loads(body.decode(), parse_constant=_no_constant)
+
+
+def half_characters(value: Any, path: str = "") -> Iterator[str]:
+    """Paths of texts and names with half a character, a lone surrogate, as no database takes."""
+    if isinstance(value, str) and not _is_encodable(value):
+        yield path
+    elif isinstance(value, dict):
+        for name, inner in value.items():
+            place = f"{path}.{name}" if path else name
+            if not _is_encodable(name):
+                yield place
+            yield from half_characters(inner, place)
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from half_characters(inner, f"{path}[{index}]")
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def read_yaml(text: str) -> Any:
@@ -70,6 +99,10 @@ def read_yaml(text: str) -> Any:
 
 
 def _parsed(text: str) -> Any:
+    text = without_mark(text)
+    if "\t" in text:
+        with suppress(ValueError, RecursionError):  # JSON may be indented by tabs, YAML not
+            return _bounded_json(text)
     try:
         _check_events(text)
         return load(text, Loader=CSafeLoader)
@@ -77,9 +110,19 @@ def _parsed(text: str) -> Any:
         last = text.count("\n")  # libyaml's end of the text is a line further
         mark = error.problem_mark
         where = f"line {min(mark.line, last) + 1}: " if mark else ""
-        raise ValueError(f"{where}{error.problem or 'is no YAML'}") from None
+        problem = error.problem or "is no YAML"
+        said = TAB_REMEDY if "\t" in text and "cannot start any token" in problem else problem
+        raise ValueError(f"{where}{said}") from None
     except (YAMLError, UnicodeEncodeError):
         raise ValueError("is no YAML") from None
+
+
+def _bounded_json(text: str) -> Any:
+    """Data of JSON with the bounds of YAML. ValueError for what is no object or list of JSON."""
+    if sum(text.count(sign) for sign in ",[{") > MOST_OF_YAML:
+        raise ValueError(f"has more than {MOST_OF_YAML:,} values; {FIXED}")
+    read_json(text.encode())  # its bounds
+    return parse_json(text)
 
 
 def _check_events(text: str) -> None:

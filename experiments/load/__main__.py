@@ -24,6 +24,7 @@ SCENARIOS = (
     "overload",
     "flood",
     "bulk",
+    "arrays",
     "rounds",
     "heartbeats",
     "history",
@@ -99,6 +100,9 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--burst", type=int, default=200, help="short jobs submitted at once")
     parser.add_argument("--batch", type=int, default=200, help="batch jobs submitted at once")
     parser.add_argument("--array", type=int, default=900, help="elements of an array")
+    parser.add_argument(
+        "--large-array", type=int, default=10_000, help="elements of an array in scenario arrays"
+    )
     parser.add_argument("--scenarios", default=",".join(USUAL), help=f"of {', '.join(SCENARIOS)}")
     parser.add_argument("--output", type=Path, help="append the JSON lines to this file")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)

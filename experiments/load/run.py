@@ -19,6 +19,7 @@ from controlplane.loop.models import Round
 from controlplane.operations.embedded.local import Local, running_locally
 from experiments.load import batch
 from experiments.load.agents import run_agents
+from experiments.load.arrays import arrays_in_turn, hold_arrays
 from experiments.load.bursts import SEVEN_GPUS, burst, first_steps
 from experiments.load.fleet import SimulatedAgent, make_fleet
 from experiments.load.flood import Flood
@@ -42,6 +43,8 @@ from experiments.load.seed import Seeded, seed
 from experiments.load.watch import Watch
 
 FREE_PORT = 18_200
+MOST_AGENTS = 500
+"""Agents of the scenario arrays, which is about one member, not about a large fleet."""
 
 
 def run(wanted: argparse.Namespace) -> int:
@@ -106,6 +109,9 @@ def _play_large(
     if "pages" in scenarios:
         for name, figures in read_pages(stage, seeded, pages(seeded), times=wanted.reads):
             report.scenario(name, figures)
+        with_arrays = hold_arrays(seeded, size=wanted.large_array)
+        for name, figures in read_pages(stage, seeded, with_arrays, times=wanted.reads):
+            report.scenario(name, figures)
     if "flood" in scenarios:
         greedy = Flood.of(stage, seeded)
         _watched(report, "others, before a flood", partial(greedy.before, wanted.seconds))
@@ -140,6 +146,13 @@ def _play_large(
             ),
         )
         lost += int(str(figures["lost"]))
+    if "arrays" in scenarios:
+        size = wanted.large_array
+        agents = min(wanted.agents, MOST_AGENTS)
+        play = partial(
+            arrays_in_turn, stage, seeded, size=size, agents=agents, seconds=wanted.seconds
+        )
+        _watched(report, f"others, beside arrays of {size}", play)
     if "rounds" in scenarios:
         report.scenario("round", a_round(seeded.cluster))
     if "heartbeats" in scenarios:

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.contrib.auth.models import User
-from django.db import transaction
 from django.db.models import Exists, OuterRef, QuerySet
 
 from clusters.events import request_reschedule
 from clusters.models import Reason
 from controlplane.audit.record import Change, record_all
+from controlplane.web.storage.turns import ROWS_A_TURN, turn
 from jobs import services
 from jobs.assignment_lifecycle import LIVE
 from jobs.lifecycle import JobMove, JobState
@@ -19,7 +19,7 @@ from jobs.moves import LostRaceError, Moving, move_jobs
 from jobs.roles import check_change
 from jobs.submission.quotas import check_requeue
 from jobs.submission.refusals import JobConflict
-from jobs.submission.submit import begin_all
+from jobs.submission.submit import begin_all, finish_array
 
 S = JobState
 
@@ -58,11 +58,15 @@ ACTIONS: Mapping[str, ArrayAction] = {
 def array_act(verb: str, array: JobArray, user: User) -> int:
     """Act on all elements that allow it; return their number. Safe to repeat.
 
-    `array` is one that the user may see; its elements are of one user and one team. Raises
-    RoleRefused, and JobConflict if races are lost too often.
+    Idle elements change in turns, between which others write: each turn is whole with its events.
+    An action that was killed goes on when it is repeated. `array` is one that the user may see; its
+    elements are of one user and one team. Raises RoleRefused, and JobConflict if races are lost too
+    often or a limit of the team is reached.
     """
     action = ACTIONS[verb]
     check_change(user, array.jobs.select_related("team")[0])
+    # Elements that its submission has not written yet are acted on, too.
+    finish_array(array.pk)
     count = _in_bulk(verb, array, user)
     others = array.jobs.filter(state__in=action.others).order_by("array_index")
     for job in others:
@@ -75,26 +79,55 @@ def array_act(verb: str, array: JobArray, user: User) -> int:
 
 
 def _in_bulk(verb: str, array: JobArray, user: User) -> int:
+    """Act on all idle elements in turns, lowest index first; return their number."""
+    action = ACTIONS[verb]
+    wanted = _idle(action, array.jobs.all())
+    if action.move is JobMove.RELEASE:
+        wanted = wanted | services.resting(array.jobs.all())
+    keys = list(wanted.order_by("array_index").values_list("pk", flat=True))
+
+    count = 0
+    for start in range(0, len(keys), ROWS_A_TURN):
+        some = array.jobs.filter(pk__in=keys[start : start + ROWS_A_TURN])
+        left = len(keys) - start
+        count += _in_one_turn(verb, array, some, user, left, is_first=count == 0)
+    return count
+
+
+def _in_one_turn(
+    verb: str, array: JobArray, some: QuerySet[Job], user: User, left: int, *, is_first: bool
+) -> int:
+    """Act on those of these elements that are still idle; return their number.
+
+    The first turn is audited for all that are left.
+    """
     for _ in range(services.RACES):
         try:
-            with transaction.atomic():
-                moved = _moved(ACTIONS[verb], array, user)
-                if moved:
-                    new = {"elements": len(moved), "state": moved[0].state}
-                    team, name = moved[0].team, moved[0].name
-                    record_all([Change(f"array.{verb}", array, team, new=new, name=name)], by=user)
+            with turn():
+                moved = _moved(ACTIONS[verb], some, user, left)
+                if moved and is_first:
+                    new = {"elements": left, "state": moved[0].state}
+                    change = Change(
+                        f"array.{verb}", array, moved[0].team, new=new, name=moved[0].name
+                    )
+                    record_all([change], by=user)
                 return len(moved)
         except LostRaceError:
             continue
     raise JobConflict("the array changes too fast just now; try again")
 
 
-def _moved(action: ArrayAction, array: JobArray, user: User) -> list[Job]:
-    """Move the idle elements, and ask for a round; return them, with those that rested."""
-    actor, jobs = user.get_username(), list(_idle(action, array))
-    rested = services.end_rests(array.jobs.all(), actor) if action.move is JobMove.RELEASE else []
-    if action.move is JobMove.REQUEUE:
-        check_requeue(jobs)
+def _moved(action: ArrayAction, some: QuerySet[Job], user: User, left: int) -> list[Job]:
+    """Move the idle ones of these elements, and ask for a round; return them and those that rested.
+
+    `left`: how many elements are still to be moved, which all must find room in the queue.
+    """
+    actor = user.get_username()
+    idle = _idle(action, some).select_related("cluster", "team")
+    jobs = list(idle.select_for_update(of=("self",), no_key=True).order_by("pk"))
+    rested = services.end_rests(some, actor) if action.move is JobMove.RELEASE else []
+    if jobs and action.move is JobMove.REQUEUE:
+        check_requeue(jobs[0], left)
     move_jobs([Moving(job, action.values(job), {}) for job in jobs], action.move, actor=actor)
     if action.queues:
         begin_all([*jobs, *rested])
@@ -103,8 +136,7 @@ def _moved(action: ArrayAction, array: JobArray, user: User) -> list[Job]:
     return [*jobs, *rested]
 
 
-def _idle(action: ArrayAction, array: JobArray) -> QuerySet[Job]:
-    """Elements without anything live, locked until the transaction ends."""
+def _idle(action: ArrayAction, elements: QuerySet[Job]) -> QuerySet[Job]:
+    """Those of the elements that the action moves in bulk: without anything live."""
     live = Assignment.objects.filter(job=OuterRef("pk"), state__in=LIVE)
-    idle = array.jobs.filter(~Exists(live), state__in=action.bulk).select_related("cluster", "team")
-    return idle.select_for_update(of=("self",), no_key=True).order_by("pk")
+    return elements.filter(~Exists(live), state__in=action.bulk)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from django.contrib.auth.models import AnonymousUser, User
-from django.db.models import Count, Exists, OuterRef, Q
+from django.db.models import Count, OuterRef, Q, Subquery
 from django.http import Http404
 
 from jobs.lifecycle import JobState
@@ -52,10 +52,12 @@ def first_of_array(states: Q) -> Q:
 
     Running elements come first, then waiting, then ended ones; of equals the lowest index.
     """
-    same = Job.objects.filter(states, array=OuterRef("array"))
-    sooner = same.filter(queue_rank__lt=OuterRef("queue_rank"))
-    lower = same.filter(queue_rank=OuterRef("queue_rank"), array_index__lt=OuterRef("array_index"))
-    return Q(array__isnull=True) | ~Q(Exists(sooner)) & ~Q(Exists(lower))
+    elements = Job.objects.filter(states, array=OuterRef("pk"))
+    first = elements.order_by("queue_rank", "array_index").values("pk")[:1]
+    first_elements = JobArray.objects.annotate(first=Subquery(first)).values("first")
+    # Asked of the index, not of the array: SQLite would else collect all jobs without an array by
+    # that column's index, and sort them, where it can read them in the queue's order.
+    return Q(array_index__isnull=True) | Q(pk__in=first_elements)
 
 
 def element_of(text: str) -> tuple[str, int | None]:

@@ -1,6 +1,12 @@
 """Teams, jobs and their kinds, assignments, and what happened to them."""
 
-from jobs.models.arrays import Condition, Dependency, JobArray, JobCounter
+from jobs.models.arrays import (
+    Condition,
+    Dependency,
+    JobArray,
+    JobCounter,
+    UnfinishedArray,
+)
 from jobs.models.assignments import (
     Assignment,
     AssignmentEvent,
@@ -25,5 +31,6 @@ __all__ = [
     "QUEUE_ORDER", "UNFINISHED", "Assignment", "AssignmentEvent", "AssignmentSlot", "Attempt",
     "Condition", "Dependency", "Forecast", "IdempotencyKey", "Job", "JobArray", "JobCounter",
     "JobEvent", "Kind", "LogChunk", "Membership", "ProgressPoint", "Secret", "Team", "TeamRole",
+    "UnfinishedArray",
     "UsagePoint",
 ]  # fmt: skip

@@ -4,6 +4,8 @@ import uuid
 
 from django.db import models
 
+from controlplane.web.storage.packed_json import PackedJSONField
+
 
 class JobCounter(models.Model):
     """Numbers that jobs and arrays have taken so far, in one row; PostgreSQL has a sequence.
@@ -44,6 +46,23 @@ class JobArray(models.Model):
     def __str__(self) -> str:
         """The indices and the limit, as they are submitted."""
         return self.indices if self.at_once is None else f"{self.indices}%{self.at_once}"
+
+
+class UnfinishedArray(models.Model):
+    """Submitted array of which elements are still to be written; it goes with the last of them.
+
+    Whoever finds it may write the next ones (`jobs.submission.submit.finish_array`).
+    """
+
+    array = models.OneToOneField(
+        JobArray, on_delete=models.CASCADE, primary_key=True, related_name="unfinished"
+    )
+    team = models.ForeignKey("jobs.Team", on_delete=models.CASCADE, related_name="+")
+    written = models.PositiveIntegerField(help_text="Elements written so far, by their indices")
+    rest = PackedJSONField(help_text="What the others are made from (jobs.submission.elements)")
+
+    def __str__(self) -> str:
+        return f"{self.array_id}: {self.written}"
 
 
 class Condition(models.TextChoices):

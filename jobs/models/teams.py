@@ -65,7 +65,7 @@ class Team(models.Model):
         null=True,
         blank=True,
         validators=[MinValueValidator(1)],
-        help_text="The most jobs that wait or are held, over all clusters; empty: any number",
+        help_text="The most jobs that wait or are held, over all clusters; empty: as installed",
     )
     max_gpus = models.PositiveIntegerField(
         null=True,

@@ -141,7 +141,7 @@ class JobForm(TypedForm):
     resources = _text("Other resources", "Such as mic=2, as the nodes offer them.")
     priority = _whole("Priority", "Higher goes first, where the policy minds it.", initial="0")
     weight = _decimal("Fair share weight", initial="1")
-    max_retries = _whole("Retries", "After failures of its own making.", initial="1")
+    max_retries = _whole("Retries", "After its own failures: 1, of a batch job 0, if left empty.")
     on_disconnect = forms.ChoiceField(
         label="When its node is cut off", required=False, choices=[(c, c) for c in ON_DISCONNECT]
     )

@@ -11,13 +11,17 @@ from uuid import UUID
 
 from django.contrib.auth.models import User
 from django.core.paginator import Page, Paginator
-from django.db.models import Count, Prefetch, Q, QuerySet
+from django.db.models import Count, F, Prefetch, Q, QuerySet, Sum
 from django.http import QueryDict
 from django.utils import timezone
 from django.utils.http import urlencode
 
+from clusters.models import Device
+from clusters.models.nodes import State
+from controlplane.web.operators import is_operator
 from controlplane.web.pages import formats
 from jobs.arrays.selectors import first_of_array
+from jobs.assignment_lifecycle import LIVE
 from jobs.forecasts import Expected, starts_of
 from jobs.lifecycle import SHOWN_AS_RUNNING, SHOWN_AS_WAITING, JobState
 from jobs.models import QUEUE_ORDER, Assignment, AssignmentSlot, Job, Kind, Team
@@ -253,6 +257,39 @@ def queue_numbers(user: User, teams: Sequence[Team]) -> Numbers:
         state=JobState.COMPLETED, completed_at__gte=timezone.now() - timedelta(days=1)
     ).count()
     return Numbers(running, waiting, recent)
+
+
+@dataclass(frozen=True, slots=True)
+class UsedByOthers:
+    """GPUs, and cores of jobs without GPUs, that other teams use; GPUs of all nodes not lost."""
+
+    gpus: int
+    cores: float
+    all_gpus: int
+
+    @property
+    def words(self) -> str:
+        """Use in words: "Other teams use 3 of 8 GPUs."; "" if they use nothing."""
+        parts = []
+        if self.gpus:
+            parts.append(f"{self.gpus} of {self.all_gpus} GPU{'s' * (self.all_gpus != 1)}")
+        if self.cores:
+            parts.append(f"{self.cores:g} core{'s' * (self.cores != 1)}")
+        return f"Other teams use {' and '.join(parts)}." if parts else ""
+
+
+def used_by_others(user: User, teams: Sequence[Team]) -> UsedByOthers:
+    """Count what teams use of which a user sees no jobs; at most three queries."""
+    if is_operator(user):
+        return UsedByOthers(0, 0.0, 0)
+    live = Assignment.objects.filter(state__in=sorted(str(state) for state in LIVE))
+    others = live.exclude(job__team__in=[team.pk for team in teams])
+    held = AssignmentSlot.objects.filter(live=True, assignment__in=others)
+    gpus = held.aggregate(devices=Count("device", distinct=True))["devices"]
+    without = others.filter(gpus=0)
+    cores = without.aggregate(cores=Sum(F("job__cores") * F("units")))["cores"]
+    present = Device.objects.exclude(node__state=State.LOST)
+    return UsedByOthers(gpus, cores or 0.0, present.count() if gpus else 0)
 
 
 def job_rows(user: User, jobs: Iterable[Job]) -> list[JobRow]:

@@ -17,7 +17,13 @@ from jobs.models import Job
 from jobs.pages.arrays import array_page, with_arrays
 from jobs.pages.forms import JobForm, initial_of, read_yaml
 from jobs.pages.job_page import job_page, log_tail, loss_chart
-from jobs.pages.selectors import STATE_FILTERS, QueueFilters, queue_numbers, queue_page
+from jobs.pages.selectors import (
+    STATE_FILTERS,
+    QueueFilters,
+    queue_numbers,
+    queue_page,
+    used_by_others,
+)
 from jobs.selectors import get_job, teams_of
 from jobs.services import job_cancel, job_hold, job_release, job_requeue, job_submit
 from jobs.submission.refusals import JobConflict
@@ -52,6 +58,7 @@ def queue(request: HttpRequest) -> HttpResponse:
     context = {
         "filters": filters, "page": page, "rows": rows, "query": filters.query,
         "numbers": queue_numbers(user, teams), "teams": teams,
+        "others": used_by_others(user, teams).words,
     }  # fmt: skip
     context["states"] = {name: words for name, (words, _) in STATE_FILTERS.items()}
     return page_or_part(request, "jobs/queue.html", "jobs/_queue.html", context)
@@ -136,7 +143,7 @@ def array_action(request: HttpRequest, array_id: uuid.UUID, action: str) -> Http
     try:
         count = array_act(action, get_array(user, array_id), user)
     except JobConflict as error:
-        messages.error(request, f"Nothing was changed: {error}.")
+        messages.error(request, f"Not all elements were changed: {error}.")
     else:
         messages.success(request, ARRAY_ACTIONS[action].format(f"{count} elements"))
     return redirect("array", array_id)

@@ -22,12 +22,13 @@ from rest_framework.serializers import BaseSerializer
 from rest_framework.viewsets import GenericViewSet
 
 from controlplane.web.models import Scope
+from controlplane.web.rest.strict import FlagFilter, StrictView, flag_of
 from jobs import services
 from jobs.arrays.selectors import first_of_array, states_of
 from jobs.forecasts import first_forecast, starts_of
 from jobs.lifecycle import ACTIVE, JobState
 from jobs.logs import BadCursor, read_log
-from jobs.models import Job
+from jobs.models import UNFINISHED, Job
 from jobs.rest import arrays_api, people_api, script_api, serializers, teams_api
 from jobs.rest.bulk_api import JobsBulkView, bodies, error_of_conflict
 from jobs.selectors import (
@@ -52,8 +53,8 @@ class JobFilter(django_filters.FilterSet):  # type: ignore[misc]  # the library 
     state = django_filters.MultipleChoiceFilter(choices=STATES, distinct=False)
     team = django_filters.CharFilter(field_name="team__name")
     cluster = django_filters.CharFilter(field_name="cluster__name")
-    mine = django_filters.BooleanFilter(method="of_mine", label="Only jobs the caller submitted")
-    active = django_filters.BooleanFilter(
+    mine = FlagFilter(method="of_mine", label="Only jobs the caller submitted")
+    active = FlagFilter(
         method="of_active", label="Only jobs that are not over (false: only those that are)"
     )
     search = django_filters.CharFilter(
@@ -64,7 +65,7 @@ class JobFilter(django_filters.FilterSet):  # type: ignore[misc]  # the library 
         method="of_array", label="Only elements of this array, in the order of their indices"
     )
     index = django_filters.NumberFilter(field_name="array_index", min_value=0, max_value=MAX_INDEX)
-    fold = django_filters.BooleanFilter(
+    fold = FlagFilter(
         method="of_fold", label="Of each array only its first element, with numbers by state"
     )
 
@@ -82,7 +83,7 @@ class JobFilter(django_filters.FilterSet):  # type: ignore[misc]  # the library 
     @staticmethod
     def of_active_states(value: bool) -> Q:
         active = Q(state__in=sorted(str(s) for s in ACTIVE))
-        return active if value else ~active
+        return UNFINISHED & active if value else ~active
 
     def of_array(self, jobs: QuerySet[Job], name: str, value: UUID) -> QuerySet[Job]:
         return jobs.filter(array=value).order_by("array_index")
@@ -112,7 +113,7 @@ KEY_HEADER = OpenApiParameter(
 )
 
 
-class JobViewSet(mixins.ListModelMixin, GenericViewSet[Job]):
+class JobViewSet(StrictView, mixins.ListModelMixin, GenericViewSet[Job]):
     """Jobs of the caller's teams; operators see all."""
 
     write_scope = Scope.SUBMIT
@@ -137,7 +138,7 @@ class JobViewSet(mixins.ListModelMixin, GenericViewSet[Job]):
     def get_serializer(self, *args: Any, **kwargs: Any) -> BaseSerializer[Job]:
         rows = args[0] if args and isinstance(args[0], list) else []
         names = names_in_waiting(self.request.user, rows)
-        folds = self.request.query_params.get("fold", "").lower() == "true"
+        folds = self.action == "list" and flag_of(self.request, "fold")
         states = states_of(job.array_id for job in rows if job.array_id) if folds else {}
         context = {**self.get_serializer_context(), "names": names, **_starts(rows)}
         kwargs["context"] = {**context, "states": states}

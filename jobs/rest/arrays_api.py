@@ -9,10 +9,10 @@ from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from controlplane.web.models import Scope
 from controlplane.web.rest.errors import ConflictError
+from controlplane.web.rest.strict import StrictView
 from jobs.arrays.actions import ACTIONS, array_act
 from jobs.arrays.selectors import get_array, states_of
 from jobs.models import JobArray
@@ -51,7 +51,7 @@ class ArrayActionSerializer(ArraySerializer):
         return int(self.context["changed"])
 
 
-class ArrayView(APIView):
+class ArrayView(StrictView):
     """An array of a team of the caller's; operators see all."""
 
     @extend_schema(operation_id="arrays_retrieve", responses=ArraySerializer)
@@ -60,7 +60,7 @@ class ArrayView(APIView):
         return Response(ArraySerializer(get_array(request.user, array_id)).data)
 
 
-class ArrayActionView(APIView):
+class ArrayActionView(StrictView):
     """Actions on all elements of an array."""
 
     write_scope = Scope.SUBMIT

@@ -15,10 +15,11 @@ from rest_framework.fields import Field, SerializerMethodField
 from rest_framework.relations import RelatedField
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from controlplane.web.models import Scope
+from controlplane.web.rest.bodies import check_names
 from controlplane.web.rest.errors import ConflictError, TooManyError
+from controlplane.web.rest.strict import StrictView
 from jobs.models import Job
 from jobs.rest.serializers import JobInput, SubmissionSerializer
 from jobs.selectors import jobs_by_id
@@ -121,7 +122,7 @@ class BulkOutput(serializers.Serializer[Any]):
     results = BulkResult(many=True)
 
 
-class JobsBulkView(APIView):
+class JobsBulkView(StrictView):
     """Submitting many jobs."""
 
     write_scope = Scope.SUBMIT
@@ -135,6 +136,7 @@ class JobsBulkView(APIView):
     def post(self, request: Request) -> Response:
         """Submit them."""
         user, data = cast(User, request.user), request.data
+        check_names(data, ("jobs",))
         items = data.get("jobs") if isinstance(data, dict) else None
         if not isinstance(items, list) or not 1 <= len(items) <= MOST_JOBS:
             said = f"must be a list of 1 to {MOST_JOBS} objects with a job each"
@@ -146,7 +148,8 @@ class JobsBulkView(APIView):
 
 
 def _asked(user: User, item: object, index: int) -> Asked:
-    if not isinstance(item, dict) or not {"job"} <= set(item) <= {"job", "idempotency_key"}:
+    check_names(item, ("job", "idempotency_key"), f"jobs[{index}].")
+    if not isinstance(item, dict) or "job" not in item:
         said = 'must be an object such as {"job": {...}, "idempotency_key": "..."}'
         raise ValidationError({f"jobs[{index}]": [said]})
     key = item.get("idempotency_key")

@@ -21,13 +21,14 @@ from rest_framework.exceptions import (
 from rest_framework.permissions import AllowAny, BasePermission
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from controlplane.audit.record import record
 from controlplane.web.credentials import tokens
 from controlplane.web.credentials.passwords import SESSION_KEY, WORDS, check_new, is_one_time
 from controlplane.web.models import Scope
 from controlplane.web.operators import is_operator
+from controlplane.web.rest.bodies import OnlySettable
+from controlplane.web.rest.strict import StrictView
 from jobs.models import TeamRole
 from jobs.roles import roles_of
 from jobs.selectors import teams_of
@@ -44,7 +45,7 @@ class MeSerializer(serializers.Serializer[Any]):
     )
 
 
-class MeView(APIView):
+class MeView(StrictView):
     """The caller."""
 
     @extend_schema(responses=MeSerializer)
@@ -55,7 +56,7 @@ class MeView(APIView):
         return Response({**me, "roles": roles_of(user)})
 
 
-class Login(serializers.Serializer[Any]):
+class Login(OnlySettable, serializers.Serializer[Any]):
     """Name and password; scope and hours of validity of the token. A new password replaces the old
     one, as it must a one-time password.
     """
@@ -103,7 +104,7 @@ class NewTokenSerializer(TokenSerializer):
     token = serializers.CharField()
 
 
-class TokensView(APIView):
+class TokensView(StrictView):
     """POST is a login and needs no token; the rest is the caller's own."""
 
     def get_authenticators(self) -> list[BaseAuthentication]:
@@ -159,7 +160,7 @@ def _change_password(user: User, old: str, new: str | None) -> None:
         record("person.password", user, by=user)
 
 
-class TokenView(APIView):
+class TokenView(StrictView):
     """One of the caller's tokens."""
 
     @extend_schema(responses={204: None})
@@ -171,7 +172,7 @@ class TokenView(APIView):
         return Response(status=status.HTTP_204_NO_CONTENT)
 
 
-class CurrentTokenView(APIView):
+class CurrentTokenView(StrictView):
     """The token of this request."""
 
     write_scope = Scope.READ

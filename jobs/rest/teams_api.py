@@ -8,10 +8,10 @@ from rest_framework import serializers, status
 from rest_framework.exceptions import NotFound, PermissionDenied, ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from controlplane.web.operators import is_operator
-from controlplane.web.rest.bodies import OnlySettable
+from controlplane.web.rest.bodies import OnlySettable, check_names
+from controlplane.web.rest.strict import StrictView
 from jobs.models import Membership, Secret, Team, TeamRole
 from jobs.people import role_given, role_taken, team_saved
 from jobs.roles import check_role
@@ -65,7 +65,7 @@ class SecretValue(serializers.Serializer[Any]):
     value = serializers.CharField(write_only=True)
 
 
-class TeamsView(APIView):
+class TeamsView(StrictView):
     """The caller's teams; for operators all."""
 
     @extend_schema(responses=TeamSerializer(many=True))
@@ -75,7 +75,7 @@ class TeamsView(APIView):
         return Response(TeamSerializer(teams, many=True).data)
 
 
-class TeamView(APIView):
+class TeamView(StrictView):
     """One of the caller's teams; operators set its weight, order and limits."""
 
     @extend_schema(responses=TeamSerializer)
@@ -95,7 +95,7 @@ class TeamView(APIView):
         return Response(TeamSerializer(saved).data)
 
 
-class SecretsView(APIView):
+class SecretsView(StrictView):
     """The secrets of a team."""
 
     @extend_schema(responses=SecretSerializer(many=True))
@@ -105,7 +105,7 @@ class SecretsView(APIView):
         return Response(SecretSerializer(secrets, many=True).data)
 
 
-class MemberView(APIView):
+class MemberView(StrictView):
     """One person in one of the caller's teams; operators let people in, and out."""
 
     @extend_schema(request=TeamMemberSerializer, responses=TeamMemberSerializer)
@@ -140,7 +140,7 @@ class MemberView(APIView):
         return user
 
 
-class SecretView(APIView):
+class SecretView(StrictView):
     """One secret of a team, which maintainers change."""
 
     @extend_schema(request=SecretValue, responses={204: None})
@@ -148,6 +148,7 @@ class SecretView(APIView):
         """Make or replace it (maintainers)."""
         row = _maintained(request, team)
         body = request.data if isinstance(request.data, dict) else {}
+        check_names(body, {"value"})
         try:
             set_secret(row, name, body.get("value"))
         except JobInvalid as error:

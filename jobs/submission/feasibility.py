@@ -1,9 +1,9 @@
 """Feasibility: jobs that no node of a cluster could ever serve are refused."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 from django.contrib.auth.models import AnonymousUser, User
 from django.core.cache import caches
@@ -43,7 +43,10 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class NodeCapacity:
-    """Capacity of an empty node, of `count` equal ones; `features`: its agent's."""
+    """Capacity of an empty node, of `count` equal ones; `features`: its agent's.
+
+    `broken_gpus` of its GPUs are unhealthy.
+    """
 
     gpu_type: str
     gpus: int
@@ -53,6 +56,21 @@ class NodeCapacity:
     features: frozenset[str]
     resources: tuple[tuple[str, float], ...] = ()
     count: int = 1
+    broken_gpus: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFault:
+    """Unhealthy GPU of a node, or, without a type, a node whose GPUs cannot be reached."""
+
+    node: str
+    gpu_type: str
+    trouble: str
+
+    def __str__(self) -> str:
+        if not self.gpu_type:
+            return f"GPUs of {self.node} may be missing: {self.trouble}"
+        return f"{self.gpu_type} on {self.node} is unhealthy: {self.trouble or 'it takes no work'}"
 
 
 class Infeasible(Exception):
@@ -71,8 +89,20 @@ _REMEDIES = {
 }
 
 
-def check_feasible(cluster: str, demand: Demand, nodes: Sequence[NodeCapacity]) -> list[str]:
-    """Return warnings of missing capacity; raise Infeasible if no present node would do."""
+FAULTS_NAMED = 3
+"""Faults of GPUs that a message names at most."""
+
+
+def check_feasible(
+    cluster: str,
+    demand: Demand,
+    nodes: Sequence[NodeCapacity],
+    faults: Callable[[], Sequence[GpuFault]] = tuple,
+) -> list[str]:
+    """Return warnings of missing capacity; raise Infeasible if no present node would do.
+
+    `faults` are read only if GPUs are missing.
+    """
     if not nodes:
         return [f"cluster: {cluster} has no node that runs jobs yet; the job waits until one joins"]
     running = [n for n in nodes if not n.features or demand.runtime in n.features]
@@ -83,7 +113,8 @@ def check_feasible(cluster: str, demand: Demand, nodes: Sequence[NodeCapacity]) 
     if not typed:
         missing = f"no node of {cluster} has {' or '.join(demand.allowed_types)}"
         here = ", ".join(sorted({n.gpu_type or "no GPUs" for n in running}))
-        raise Infeasible("allowed_types", f"{missing}; its nodes have {here}")
+        words = _words_of([fault for fault in faults() if not fault.gpu_type])
+        raise Infeasible("allowed_types", f"{missing}; its nodes have {here}{words}")
     for field, unit in (("cores", "cores"), ("memory_gb", "GB")):
         wanted, most = getattr(demand, field), max(getattr(n, field) for n in typed)
         if not _fits(wanted, most):
@@ -95,18 +126,46 @@ def check_feasible(cluster: str, demand: Demand, nodes: Sequence[NodeCapacity]) 
     if not fitting:
         both = f"{demand.cores:g} cores and {demand.memory_gb:g} GB at once"
         raise Infeasible("memory_gb", f"no node of {cluster} has {both}; ask for less")
-    _check_gpus(cluster, demand, fitting)
+    _check_gpus(cluster, demand, fitting, faults)
     _check_units(cluster, demand, fitting)
-    return _warnings(demand, fitting)
+    return [*_warnings(demand, fitting), *_fault_warnings(demand, fitting, faults)]
 
 
-def _check_gpus(cluster: str, demand: Demand, nodes: Sequence[NodeCapacity]) -> None:
+def _fault_warnings(
+    demand: Demand, nodes: Sequence[NodeCapacity], faults: Callable[[], Sequence[GpuFault]]
+) -> list[str]:
+    """Warn of a job that waits for unhealthy GPUs, as the healthy ones are too few for it."""
+    if not demand.gpus_min or not any(node.broken_gpus for node in nodes):
+        return []
+    healthy = [replace(node, gpus=node.gpus - node.broken_gpus) for node in nodes]
+    if hold_all(healthy, demand):
+        return []
+    types = {node.gpu_type for node in nodes if node.broken_gpus}
+    words = _words_of([fault for fault in faults() if fault.gpu_type in types])
+    return [f"gpus: too few are healthy{words}; the job waits until they work again"]
+
+
+def _words_of(faults: Sequence[GpuFault]) -> str:
+    """Words that name some faults after a message; empty without any."""
+    words = "".join(f"; {fault}" for fault in faults[:FAULTS_NAMED])
+    more = len(faults) - FAULTS_NAMED
+    return f"{words}; and {more} more" if more > 0 else words
+
+
+def _check_gpus(
+    cluster: str,
+    demand: Demand,
+    nodes: Sequence[NodeCapacity],
+    faults: Callable[[], Sequence[GpuFault]],
+) -> None:
     wanted, of = demand.gpus_min // demand.units, _gpus_of_largest(nodes)
     if wanted > max(n.gpus for n in nodes):
         missing = (
             f"no node of {cluster} can serve {wanted} GPU{'s' * (wanted != 1)}{demand.of_unit}"
         )
-        raise Infeasible("gpus", f"{missing}; the largest that could serve the job has {of}")
+        words = _words_of([fault for fault in faults() if not fault.gpu_type])
+        text = f"{missing}; the largest that could serve the job has {of}{words}"
+        raise Infeasible("gpus", text)
 
 
 def _gpus_of_largest(nodes: Sequence[NodeCapacity]) -> str:
@@ -170,6 +229,17 @@ def _warnings(demand: Demand, nodes: Sequence[NodeCapacity]) -> list[str]:
     return warnings
 
 
+def gpu_faults(cluster: Cluster) -> list[GpuFault]:
+    """Return the unhealthy GPUs of a cluster's nodes, and nodes whose GPUs cannot be reached."""
+    nodes = Node.objects.filter(cluster=cluster).exclude(role=Role.PROFILING).order_by("name")
+    unreached = nodes.exclude(gpu_trouble="").values_list("name", "gpu_trouble")
+    faults = [GpuFault(name, "", trouble) for name, trouble in unreached]
+    ill = Device.objects.filter(node__in=nodes, healthy=False).order_by("node__name", "uuid")
+    rows = ill.values_list("node__name", "node__gpu_type__name", "trouble")
+    faults += [GpuFault(name, type_ or "", trouble) for name, type_, trouble in rows]
+    return faults
+
+
 SEEN_S = 5
 """Seconds for which seen nodes may speak for a job: reading 1,000 takes a third of a submission."""
 
@@ -204,7 +274,8 @@ class Inventory:
             with suppress(Infeasible):
                 if not check_feasible(cluster.name, demand, seen):
                     return []
-        return check_feasible(cluster.name, demand, self.capacities(cluster))
+        faults = partial(gpu_faults, cluster)
+        return check_feasible(cluster.name, demand, self.capacities(cluster), faults)
 
     def capacities(self, cluster: Cluster) -> list[NodeCapacity]:
         """Capacities of the cluster's empty production nodes, equal nodes once."""
@@ -213,11 +284,13 @@ class Inventory:
             # Counted for each node by itself: grouping by all its columns took twice as long.
             devices = Device.objects.filter(node=OuterRef("pk")).order_by().values("node")
             gpus = Subquery(devices.annotate(count=Count("pk")).values("count"))
-            counted = nodes.annotate(gpus=Coalesce(gpus, 0)).order_by("gpu_type__name")
+            ill = devices.filter(healthy=False).annotate(count=Count("pk")).values("count")
+            counted = nodes.annotate(gpus=Coalesce(gpus, 0), ill=Coalesce(Subquery(ill), 0))
+            counted = counted.order_by("gpu_type__name")
             rows = counted.values_list(
                 "gpu_type__name", "gpus", F("cores") - F("reserved_cores"),
                 F("memory_gb") - F("reserved_memory_gb"), "labels", "features",
-                "resources",
+                "resources", "ill",
             ).annotate(Count("pk"))  # fmt: skip
             self._capacities[cluster.pk] = [
                 NodeCapacity(
@@ -229,8 +302,9 @@ class Inventory:
                     frozenset(features),
                     tuple(sorted(resources.items())),
                     count,
+                    ill,
                 )
-                for type_, gpus, cores, gb, labels, features, resources, count in rows
+                for type_, gpus, cores, gb, labels, features, resources, ill, count in rows
             ]
             caches["process"].set(_key(cluster), self._capacities[cluster.pk], SEEN_S)
         return self._capacities[cluster.pk]

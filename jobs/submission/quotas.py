@@ -2,15 +2,20 @@
 
 Operators set them (`Team.LIMITS`). They refuse what is new: what runs or waits already goes on
 when a limit is lowered. `policies.batch.team_limits` keeps to the limit of GPUs in use.
+
+The queue of a team without a limit of its own is held to the installation's, so that no member
+fills the database by mistake. That one is no promise: two submissions at once may exceed it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
+from django.conf import settings
+from django.db.models import F, Sum
 from django.utils import timezone
 
-from jobs.models import Job, Team
+from jobs.models import Job, Team, UnfinishedArray
 from jobs.submission.refusals import JobConflict, QuotaReached
 
 CEILINGS = ("tardiness_weight", "priority", "weight")
@@ -35,19 +40,27 @@ def above_limits(wanted: Mapping[str, Any], team: Team) -> Iterator[tuple[str, s
 class Quotas:
     """Room that teams have left, counted with their rows locked until the transaction ends.
 
-    So two transactions cannot take the same room. A team without quotas is neither locked nor
-    counted.
+    So two transactions cannot take the same room. A team without limits of its own is not locked.
     """
 
     def __init__(self, teams: Iterable[Team]) -> None:
-        limited = {team.pk for team in teams if _is_limited(team)}
-        locked = Team.objects.select_for_update(no_key=True).filter(pk__in=limited).order_by("pk")
-        self._rooms = {team.pk: _Room(team) for team in locked} if limited else {}
+        by_key = {team.pk: team for team in teams}
+        limited = {pk for pk, team in by_key.items() if _is_limited(team)}
+        if limited:
+            locked = Team.objects.select_for_update(no_key=True).filter(pk__in=limited)
+            by_key |= {team.pk: team for team in locked.order_by("pk")}
+        self._rooms = {pk: _Room(team) for pk, team in by_key.items()}
 
     def take(self, team: Team, jobs: int, submissions: int = 0) -> None:
         """Take room for so many jobs that enter the queue. Raises QuotaReached."""
-        if (room := self._rooms.get(team.pk)) is not None:
-            room.take(jobs, submissions)
+        self._rooms[team.pk].take(jobs, submissions)
+
+
+def most_queued(team: Team) -> int | None:
+    """The most jobs that the team may have in the queue; None: any number."""
+    if team.max_queued_jobs is not None:
+        return team.max_queued_jobs
+    return int(settings.MAX_QUEUED_JOBS) or None
 
 
 class _Room:
@@ -56,8 +69,8 @@ class _Room:
     def __init__(self, team: Team) -> None:
         self.team, self.queued, self.submitted = team, 0, 0
         jobs = Job.objects.filter(team=team).order_by()
-        if team.max_queued_jobs is not None:
-            self.queued = jobs.filter(queue_rank=WAITS).count()
+        if most_queued(team) is not None:
+            self.queued = jobs.filter(queue_rank=WAITS).count() + _unwritten(team)
         if (fastest := team.max_submissions_per_minute) is not None:
             now, window = timezone.now(), timedelta(seconds=WINDOW_S)
             # None from the future: the clock may have been ahead.
@@ -66,7 +79,7 @@ class _Room:
             self.submitted = arrays.count() + recent.filter(array=None)[:fastest].count()
 
     def take(self, jobs: int, submissions: int) -> None:
-        most, fastest = self.team.max_queued_jobs, self.team.max_submissions_per_minute
+        most, fastest = most_queued(self.team), self.team.max_submissions_per_minute
         if most is not None and self.queued + jobs > most:
             full = f"team {self.team} has {self.queued} jobs in the queue and may have {most}"
             raise QuotaReached(f"{full}; let some end{_remedy(self.team, 'max_queued_jobs')}")
@@ -78,16 +91,21 @@ class _Room:
         self.submitted += submissions
 
 
-def check_requeue(jobs: Iterable[Job]) -> None:
-    """Raise JobConflict if ended jobs, back in the queue, would be above limits of their teams."""
-    entering = list(jobs)
-    teams = {job.team_id: job.team for job in entering}
-    for job in entering:
-        for field, message in above_limits(vars(job), teams[job.team_id]):
-            raise JobConflict(f"{field}: {message}, or clone the job with less")
-    quotas = Quotas(teams.values())
-    for pk, team in teams.items():
-        quotas.take(team, sum(job.team_id == pk for job in entering))
+def check_requeue(job: Job, count: int = 1) -> None:
+    """Raise JobConflict if an ended job, back in the queue, would be above limits of its team.
+
+    `count`: how many elements like it go back.
+    """
+    for field, message in above_limits(vars(job), job.team):
+        raise JobConflict(f"{field}: {message}, or clone the job with less")
+    Quotas([job.team]).take(job.team, count)
+
+
+def _unwritten(team: Team) -> int:
+    """Elements of the team's arrays that are submitted and not written yet."""
+    unfinished = UnfinishedArray.objects.filter(team=team)
+    missing = unfinished.aggregate(count=Sum(F("array__size") - F("written")))
+    return missing["count"] or 0
 
 
 def _is_limited(team: Team) -> bool:

@@ -391,7 +391,6 @@ class _Reading:
 
     def _restarts(self) -> None:
         """Slurm runs a script again after a lost node or a pre-emption, never after its failure."""
-        self._put("max_retries", 0)
         self._put("preemptible", "requeue" in self.options, "requeue")
 
     # -- what it sees

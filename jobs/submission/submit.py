@@ -1,4 +1,9 @@
-"""Submission of many jobs in one transaction, each with its answer."""
+"""Submission of many jobs in one transaction, each with its answer.
+
+Of large arrays that transaction writes the first elements alone, and what the others are made from:
+then the array is submitted. The others follow in turns, between which others may write. If the
+process is killed meanwhile, the reconciler writes them, or the same request sent again.
+"""
 
 import hashlib
 import json
@@ -9,6 +14,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from django.contrib.auth.models import User
 from django.db import DatabaseError, DataError, IntegrityError, transaction
@@ -19,9 +25,11 @@ from clusters.events import request_reschedules
 from clusters.models import Reason
 from controlplane.audit.record import Change, record_all
 from controlplane.web.storage.bulk import insert
+from controlplane.web.storage.turns import ROWS_A_TURN, turn
+from controlplane.web.storage.watch import THIS_MACHINE, Watch
 from jobs import kinds
 from jobs.lifecycle import JobState
-from jobs.models import Dependency, IdempotencyKey, Job, JobArray, JobEvent
+from jobs.models import Dependency, IdempotencyKey, Job, JobArray, JobEvent, UnfinishedArray
 from jobs.numbers import take_numbers
 from jobs.selectors import seen_by
 from jobs.signals import jobs_queued
@@ -89,6 +97,14 @@ def submit_all(asked: Sequence[Asked], inventory: Inventory | None = None) -> li
     If the database refuses one of several, the others are submitted one by one. A single job
     raises.
     """
+    answers = _accept(asked, inventory)
+    for answer in answers:
+        if isinstance(answer, Submission) and answer.job.array_id is not None:
+            _finish_now(answer.job.array_id)
+    return answers
+
+
+def _accept(asked: Sequence[Asked], inventory: Inventory | None) -> list[Answer]:
     try:
         return _take(asked, inventory or Inventory())
     except (IntegrityError, DataError):
@@ -257,28 +273,86 @@ def _same_key(asked: Sequence[Asked], place: int, answers: Mapping[int, Answer])
 def _write(wanted: Sequence[tuple[Asked, JobRequest]]) -> None:
     if not wanted:
         return
-    written = [(asked, request, Elements.of(request)) for asked, request in wanted]
+    written = list[tuple[Asked, JobRequest, Elements]]()
+    room = ROWS_A_TURN
+    for asked, request in wanted:
+        elements = Elements.of(request, most=max(1, room))
+        room -= len(elements.jobs)
+        written.append((asked, request, elements))
     _number([elements for _, _, elements in written])
     insert(JobArray, [e.array for _, _, e in written if e.array is not None])
-    insert(Job, [job for _, _, e in written for job in e.jobs])
+    _insert([elements for _, _, elements in written])
+    insert(UnfinishedArray, [e.unfinished for _, _, e in written if e.unfinished is not None])
     keys = [
         IdempotencyKey(user=asked.user, key=asked.key, body_sha256=asked.digest, job=r.job)
         for asked, r, _ in written
         if asked.key
     ]
     insert(IdempotencyKey, keys)
-    insert(Dependency, [d for _, _, e in written for d in e.dependencies])
-    insert(JobEvent, [_submitted(a, r, job) for a, r, e in written for job in e.jobs])
     for user in {asked.user for asked, _, _ in written}:
         record_all((_audited(*w) for w in written if w[0].user == user), by=user)
-    begin_all([job for _, request, e in written if not request.hold for job in e.jobs])
+
+
+def _insert(parts: Sequence[Elements]) -> None:
+    """Write these jobs with their dependencies and events, and ask for a round that places them."""
+    insert(Job, [job for part in parts for job in part.jobs])
+    insert(Dependency, [one for part in parts for one in part.dependencies])
+    insert(JobEvent, [_submitted(job, part.warnings) for part in parts for job in part.jobs])
+    begin_all([job for part in parts for job in part.jobs if job.state != JobState.HELD])
+
+
+def finish_array(array_id: UUID) -> None:
+    """Write the elements of a submitted array that are still missing, in turns.
+
+    Any number of processes may do so at once: a turn locks the array's row.
+    """
+    while _write_next(array_id):
+        pass
+
+
+def _write_next(array_id: UUID) -> bool:
+    """Write the next elements of an array; return False if none was missing."""
+    with turn():
+        rows = UnfinishedArray.objects.select_related("array").filter(array=array_id)
+        unfinished = rows.select_for_update(of=("self",)).first()
+        if unfinished is None:
+            return False
+        elements = Elements.next_of(unfinished, ROWS_A_TURN)
+        _number([elements])
+        _insert([elements])
+        written = unfinished.written + len(elements.jobs)
+        if written < unfinished.array.size:
+            rows.update(written=written)
+        else:
+            rows.delete()
+    return True
+
+
+def _finish_now(array_id: UUID) -> None:
+    """Finish an array that is submitted, whatever keeps its other elements from being written."""
+    try:
+        finish_array(array_id)
+    except DatabaseError as error:
+        log.warning("array %s is submitted, its other elements follow: %s", array_id, error)
+
+
+STALLED_S = 10.0
+"""Seconds without a new element after which an array is taken for one whose writer was killed."""
+
+
+def stalled_arrays(watch: Watch = THIS_MACHINE) -> list[UUID]:
+    """Arrays that nobody goes on writing."""
+    unfinished = list(UnfinishedArray.objects.values_list("array", "written"))
+    stamps = {f"array:{array}": str(written) for array, written in unfinished}
+    still_s = watch.still_s(stamps)
+    return [array for array, _ in unfinished if still_s[f"array:{array}"] > STALLED_S]
 
 
 def _number(submitted: Sequence[Elements]) -> None:
-    """Give all jobs and arrays numbers, each array the one before those of its elements."""
+    """Give all jobs and new arrays numbers, each array the one before those of its elements."""
     numbered: list[Job | JobArray] = []
     for elements in submitted:
-        if elements.array is not None:
+        if elements.array is not None and not elements.array.number:
             numbered.append(elements.array)
         numbered += elements.jobs
     for one, number in zip(numbered, take_numbers(len(numbered)), strict=True):
@@ -288,15 +362,15 @@ def _number(submitted: Sequence[Elements]) -> None:
 def _audited(asked: Asked, request: JobRequest, elements: Elements) -> Change:
     job, source = elements.jobs[0], asked.cloned_from
     new = {"state": job.state, "cluster": str(job.cluster), "gpus": job.gpus_max}
-    new |= {"elements": len(elements.jobs)} if elements.array is not None else {}
+    new |= {"elements": request.size} if elements.array is not None else {}
     new |= {"cloned_from": str(source.pk)} if source is not None else {}
     return Change("job.submit", elements.array or job, job.team, new=new, name=str(job.name))
 
 
-def _submitted(asked: Asked, request: JobRequest, job: Job) -> JobEvent:
+def _submitted(job: Job, warnings: Sequence[str]) -> JobEvent:
     return JobEvent(
         job=job, event="submitted", from_state=job.state, to_state=job.state,
-        actor=asked.user.get_username(), data={"warnings": list(request.warnings)},
+        actor=job.user.get_username(), data={"warnings": list(warnings)},
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from jobs.submission.feasibility import Demand, Infeasible, Inventory
 from jobs.submission.fields import FieldError
 from jobs.submission.quotas import above_limits
 from jobs.submission.seats import wrong_seats
+from jobs.submission.shell_syntax import shell_warnings
 from jobs.submission.waits import Waits, waits_of
 from jobs.submission.warnings import warnings_of
 from loadmaster.features import RUNTIMES
@@ -106,7 +107,6 @@ _PLAIN: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {
     "tardiness_weight": (0.0, _number(MAX_WEIGHT)),
     "priority": (0, partial(fields.whole, least=-MAX_PRIORITY, most=MAX_PRIORITY)),
     "weight": (1.0, _number(MAX_WEIGHT, above=True)),
-    "max_retries": (1, partial(fields.whole, least=0, most=MAX_RETRIES)),
     "checkpoint_place": ("", partial(fields.text, most=300)),
     "kind": ("", partial(fields.text, most=100)),
     "may_mix": (False, fields.flag),
@@ -175,6 +175,9 @@ class _Reading:
             self._problem(name, message)
         for name, message in wrong_seats(self.data, plain, gpus_min, batch=batch):
             self._problem(name, message)
+        # A batch job runs once: its own failure ends it.
+        retries = partial(fields.whole, least=0, most=MAX_RETRIES)
+        plain["max_retries"] = self._read("max_retries", 0 if batch else 1, retries)
         end = {"preemptible": not batch, "on_walltime": "kill" if batch else "warn"}
         end["preemptible"] = self._read("preemptible", end["preemptible"], fields.flag)
         known = partial(fields.choice, known=ON_WALLTIME)
@@ -291,6 +294,8 @@ class _Reading:
             self._problem(
                 "command", f'is missing; say what to run, such as ["python", "train.py"]{also}'
             )
+        elif command:
+            self.warnings += shell_warnings(self.data["command"], runtime)
         return command
 
     def _check_script(self, runtime: str) -> None:

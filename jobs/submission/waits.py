@@ -14,7 +14,7 @@ from clusters.models import Cluster
 from jobs.arrays.selectors import element_of, states_of
 from jobs.dependencies import can_be_satisfied
 from jobs.lifecycle import ACTIVE
-from jobs.models import Condition, Dependency, Job, JobArray
+from jobs.models import Condition, Dependency, Job, JobArray, UnfinishedArray
 from jobs.numbers import arrays_with_numbers, jobs_with_numbers
 from jobs.selectors import visible_jobs
 from loadmaster.slurm.numbers import read_number
@@ -61,6 +61,9 @@ def waits_of(
     of_arrays = seen.filter(array__in=bases).order_by().values("array").distinct()
     arrays = {str(a.pk): a for a in JobArray.objects.filter(pk__in=of_arrays)}
     states = states_of(a.pk for a in arrays.values())
+    unfinished = UnfinishedArray.objects.filter(array__in=list(arrays.values()))
+    for pk in unfinished.values_list("pk", flat=True):
+        found.problems.append(f"array {pk} is still being submitted; try again in a minute")
     elements = _elements((arrays[base], i) for base, i in parts.values() if base in arrays)
     for text, condition in conditions.items():
         (base, index), array = parts[text], arrays.get(parts[text][0])

@@ -2,13 +2,13 @@
 
 import os
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from loadmaster.agent.journal import Entry
 from loadmaster.agent.runtimes.base import RunId, Warned, is_safe_id
 from loadmaster.features import FEATURES
-from loadmaster.protocol import PROTOCOL_VERSION, LaunchSpec, ReasonClass
+from loadmaster.protocol import PROTOCOL_VERSION, DeviceReport, LaunchSpec, ReasonClass
 from loadmaster.slurm.values import end_signal
 from loadmaster.training.gangs.connection import join_address, parse_address
 
@@ -17,7 +17,12 @@ PROFILING = "profiling"
 
 
 def objection(
-    spec: LaunchSpec, offer: RunId, *, runtime: str, devices: Collection[str], live: Iterable[Entry]
+    spec: LaunchSpec,
+    offer: RunId,
+    *,
+    runtime: str,
+    devices: Iterable[DeviceReport],
+    live: Iterable[Entry],
 ) -> tuple[ReasonClass, str] | None:
     """Reason why this node cannot run the offer, with its class; None if it can."""
     if not spec.command and not spec.script:
@@ -45,10 +50,15 @@ def objection(
     return (ReasonClass.NODE, problem) if problem else None
 
 
-def _device_problem(spec: LaunchSpec, devices: Collection[str], live: Iterable[Entry]) -> str:
+def _device_problem(
+    spec: LaunchSpec, devices: Iterable[DeviceReport], live: Iterable[Entry]
+) -> str:
+    offered = {device.uuid: device for device in devices}
     for uuid in spec.devices:
-        if uuid not in devices:
+        if uuid not in offered:
             return f"device {uuid} is not on this node"
+        if not offered[uuid].healthy:
+            return f"device {uuid} is unhealthy: {offered[uuid].trouble}"
     for entry in live:
         held = set(entry.devices) & set(spec.devices)
         if held and entry.slot == spec.slot and entry.assignment != spec.assignment:

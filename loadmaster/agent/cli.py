@@ -40,6 +40,9 @@ def agent(
     runtime: str | None = Option(None, help="How jobs are run: process or docker."),
     docker: list[str] | None = Option(None, help=DOCKER_HELP),
     address: str | None = Option(None, help="Where other nodes reach this one, for gangs."),
+    gpu_type: str | None = Option(
+        None, help="Offer the GPUs of this type alone, of a machine with several; MIG's too."
+    ),
     slots_per_gpu: int | None = Option(
         None, help="Jobs that may share each GPU until an operator says so; 1 by default."
     ),
@@ -52,6 +55,9 @@ def agent(
     ),
     mounts: str | None = Option(
         None, help="Folders that isolated processes see: /data,/scratch:rw, say."
+    ),
+    processes: int | None = Option(
+        None, help="Most processes and threads of a job that runs as processes; 16384 by default."
     ),
     ca: str | None = Option(None, help="File of certificate authorities."),
     insecure: bool | None = Option(None, "--insecure", help="Accept any certificate; for trials."),

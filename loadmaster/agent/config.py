@@ -20,7 +20,8 @@ from loadmaster.wire import WireError, from_json, one_of
 DEFAULT_STATE_DIR = "~/.local/state/loadmaster-agent"
 FROM_ENVIRONMENT = (
     "server", "token", "token_file", "state_dir", "rack", "emulate", "checkpoints", "ca",
-    "runtime", "docker", "address", "log_format", "slots_per_gpu", "isolation", "users", "mounts",
+    "runtime", "docker", "address", "log_format", "gpu_type", "slots_per_gpu",
+    "isolation", "users", "mounts", "processes",
 )  # fmt: skip
 ENVIRONMENT = {
     "name": "LOADMASTER_NODE_NAME",
@@ -34,6 +35,11 @@ ISOLATIONS = ("auto", "none")
 
 USERS = "2000300000-2000399999"
 """Users of teams by default: above those that systems, directories and containers give out."""
+
+
+FEWEST_PROCESSES = 16
+MOST_PROCESSES = 4_000_000
+"""Bounds of the limit of a job's processes: a script needs some, the kernel knows no more."""
 
 
 class ConfigError(ValueError):
@@ -117,10 +123,14 @@ class AgentConfig:
     stop_jobs_on_exit: bool = False
     log_format: Annotated[str, one_of(*FORMATS)] = FORMATS[0]
     address: str = ""
+    gpu_type: str = ""
     slots_per_gpu: Annotated[int, Field(ge=1, le=MOST_SLOTS), BeforeValidator(_number)] = 1
     mps: bool = True
     isolation: Annotated[str, one_of(*ISOLATIONS)] = ISOLATIONS[0]
     users: Annotated[str, AfterValidator(_users)] = USERS
+    processes: Annotated[
+        int, Field(ge=FEWEST_PROCESSES, le=MOST_PROCESSES), BeforeValidator(_number)
+    ] = 16384
     mounts: Annotated[tuple[AllowedMount, ...], BeforeValidator(allowed_mounts)] = ()
 
     @property
@@ -132,14 +142,16 @@ class AgentConfig:
 def read_config(options: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> AgentConfig:
     """The settings: command-line options, then the environment, then the file `config`.
 
-    A None among the options is one not given. Raises ConfigError for a missing or wrong setting.
+    A None among the options is one not given. LOADMASTER_TOKEN, which is often a person's token,
+    counts only if no other setting names a token. Raises ConfigError for a missing or wrong one.
     """
     given = {key: value for key, value in options.items() if value is not None and key != "config"}
     named = {key: environ[name] for key, name in ENVIRONMENT.items() if environ.get(name)}
-    values = {**_read_file(options.get("config")), **named, **given}
-    token_file = values.pop("token_file", None)
-    if token_file and not values.get("token"):
-        values["token"] = _read_token(Path(token_file))
+    persons_token = named.pop("token", "")
+    from_file = _read_file(options.get("config"))
+    values = {**from_file, **named, **given}
+    values["token"] = _enrolment_token(given, named, from_file) or persons_token
+    values.pop("token_file", None)
     values["state_dir"] = values.get("state_dir") or DEFAULT_STATE_DIR
     values = {name: value for name, value in values.items() if value is not None}
     values.setdefault("server", "")  # its own check words the remedy
@@ -147,6 +159,16 @@ def read_config(options: Mapping[str, Any], environ: Mapping[str, str] = os.envi
         return from_json(AgentConfig, values)
     except WireError as error:
         raise ConfigError(f"--{error.path.replace('_', '-')}: {error.problem}") from None
+
+
+def _enrolment_token(*sources: Mapping[str, Any]) -> Any:
+    """The token of the first source that has one, itself or in a file; empty if none has."""
+    for source in sources:
+        if token := source.get("token"):
+            return token
+        if token_file := source.get("token_file"):
+            return _read_token(Path(token_file))
+    return ""
 
 
 def _read_file(path: Any) -> dict[str, Any]:

@@ -129,7 +129,7 @@ class Executor:
 
     def _take(self, run: RunId, spec: LaunchSpec) -> None:
         live = [entry for entry in self._journal.entries.values() if not entry.has_ended]
-        own = {device.uuid for device in self._parts.devices.reports()}
+        own = self._parts.devices.reports()
         launch = self._launch_of(spec)
         problem = admission.objection(spec, run, runtime=self._runtime.name, devices=own, live=live)
         try:
@@ -255,7 +255,8 @@ class Executor:
         if ended.stopped_by is StopBy.SIGNAL and entry.stop:
             ended = replace(ended, stopped_by=entry.stop)
         run = entry.run
-        stood, last_words = self._last_signs(run, failed=bool(ended.exit_code))
+        failed = bool(ended.exit_code)
+        stood, last_words = self._last_signs(run, failed=failed)
         outcome = outcome_of(
             ended,
             saved=stood.left,
@@ -264,6 +265,7 @@ class Executor:
             last_words=last_words,
             stopped_by_operator=self.is_leaving,
             shares_gpu=self._shares(run),
+            gpu_fault=self._gpu_fault(entry) if failed else "",
         )
         logger.info("%s has ended: %s %s", run.name, outcome.state, outcome.reason_class or "")
         moved = entry.moved(
@@ -285,6 +287,13 @@ class Executor:
         except OSError as error:
             logger.warning("%s: its end is judged without its output: %s", run.name, error)
         return stood, last_words
+
+    def _gpu_fault(self, entry: Entry) -> str:
+        """Fault of a GPU that a failed run held, by a new look at them; empty if there is none."""
+        for sample in self._parts.devices.samples(()) if entry.devices else ():
+            if sample.uuid in entry.devices and not sample.healthy:
+                return f"GPU {sample.uuid} is unhealthy: {sample.trouble}"
+        return ""
 
     def forget(self, entry: Entry) -> None:
         """Forget a reported assignment, but for its fence."""

@@ -4,6 +4,7 @@ import logging
 import queue
 import random
 import threading
+import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -50,7 +51,7 @@ class Timing:
 class Agent:
     """One node's agent; `tick` never waits for a job, `run` ticks until told to leave.
 
-    Raises from `tick`: Unauthorized and WrongProtocol, which no repetition cures.
+    Raises from `tick` what no repetition cures: Unauthorized, WrongProtocol, and Duplicate.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Agent:
             jitter,
             self._runtime.trouble,
             lambda: free_gb(parts.state_dir),
+            lambda: parts.devices.trouble,
         )
         self._executor = Executor(parts, self._shipper, self.session, self._sharing.shares)
         log_context.hide(self._journal.session_secret)
@@ -87,12 +89,15 @@ class Agent:
         self._woken = threading.Event()
         self._runtime.tell_ends(self._woken.set)
         self._left = threading.Event()
+        self._offered: set[str] = set()
+        self._process = uuid.uuid4().hex
 
     def tick(self) -> None:
         """Do everything that is due."""
         for entry in self._running():
             if entry.term_until_s is not None and self.session.epoch is not None:
                 self.session.ask_before(entry.term_until_s)
+        self._offer_changed_devices()
         self.session.maintain()
         while not self._received.empty():
             news = self._received.get()
@@ -142,16 +147,28 @@ class Agent:
             self._woken.clear()
 
     def _session_request(self) -> SessionRequest:
+        devices = self._parts.devices.reports()
+        self._offered = {device.uuid for device in devices}
         return SessionRequest(
             machine_id=self._parts.identity.machine_id,
             boot_id=self._parts.identity.boot_id,
             session_secret=self._journal.session_secret,
-            devices=self._parts.devices.reports(),
+            devices=devices,
             assignments=tuple(known_assignment(entry) for entry in self._journal.entries.values()),
             agent_version=__version__,
             features=features_with(self._runtime.name, *self._runtime.features),
             address=self._runtime.address(self._parts.address),
+            gpu_trouble=self._parts.devices.trouble,
+            process=self._process,
+            former_epoch=self.session.former_epoch,
         )
+
+    def _offer_changed_devices(self) -> None:
+        """Open a new session if GPUs have appeared or gone: the server learns of them by it."""
+        uuids = {device.uuid for device in self._parts.devices.reports()}
+        if self.session.epoch is not None and uuids != self._offered:
+            logger.info("this machine has other GPUs now, so a new session is opened")
+            self.session.lose_session()
 
     def _running(self) -> list[Entry]:
         """Return entries whose processes run here."""

@@ -47,11 +47,13 @@ def outcome_of(
     last_words: str = "",
     stopped_by_operator: bool = False,
     shares_gpu: bool = False,
+    gpu_fault: str = "",
 ) -> Outcome:
     """The outcome of a run.
 
     The training library says that it left with its state `saved`, `why` it left, and why its gang
-    `fell` apart. `shares_gpu`: memory that is missing on a shared GPU is no fault of the job's.
+    `fell` apart. `shares_gpu`: memory that is missing on a shared GPU is no fault of the job's, and
+    neither is the `gpu_fault` of a GPU that it held.
     """
     code = ended.exit_code
     if ended.stopped_by in LIMIT_WORDS and ended.started:
@@ -79,7 +81,10 @@ def outcome_of(
     signalled = code < 0 and -code in set(signal.Signals)
     how = f"signal {signal.Signals(-code).name}" if signalled else f"exit code {code}"
     words = f": {last_words}" if last_words else ""
-    return _failed(Reason.USER, f"the job ended with {how}{words}", code)
+    ending = f"the job ended with {how}{words}"
+    if gpu_fault:
+        return _failed(Reason.GPU, f"{gpu_fault}; {ending}", code)
+    return _failed(Reason.USER, ending, code)
 
 
 def _failed(reason_class: Reason, reason: str, code: int | None = None) -> Outcome:

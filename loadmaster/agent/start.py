@@ -17,7 +17,7 @@ from loadmaster.agent.executor import Parts
 from loadmaster.agent.journal import Journal, JournalError, JournalHeldError
 from loadmaster.agent.logs import log_context
 from loadmaster.agent.loop import Agent
-from loadmaster.agent.node import machine
+from loadmaster.agent.node import machine, nvidia
 from loadmaster.agent.node.emulated import EmulationError, read_emulation
 from loadmaster.agent.node.mps import Mps
 from loadmaster.agent.runtimes.base import Runtime
@@ -30,6 +30,8 @@ from loadmaster.agent.runtimes.isolation import (
 from loadmaster.agent.runtimes.process import ProcessRuntime
 from loadmaster.agent.server.client import (
     AgentClient,
+    Conflict,
+    Duplicate,
     Refused,
     TryAgain,
     Unauthorized,
@@ -37,7 +39,7 @@ from loadmaster.agent.server.client import (
 )
 from loadmaster.features import ISOLATED, SHARED, features_with
 from loadmaster.files import private_folder, write_whole
-from loadmaster.protocol import Registration
+from loadmaster.protocol import ErrorCode, Registration
 from loadmaster.wire import WireError, dumps, loads
 
 EXIT_CONFIG = 2
@@ -65,6 +67,13 @@ def serve(config: AgentConfig, leave: threading.Event | None = None) -> int:
     except WrongProtocol as error:
         logger.error("%s: install the agent of the server's version", error.detail)
         return EXIT_PROTOCOL
+    except Duplicate as error:
+        remedy = (
+            f"give one of the two its own: stop it, remove {config.state_dir}, and enrol it anew"
+            " with --token and another --name"
+        )
+        logger.error("%s: %s", error.detail, remedy)
+        return EXIT_CONFIG
     except Refused as error:
         logger.error("the server refuses this node: %s", error.detail)
         return EXIT_CONFIG
@@ -130,7 +139,9 @@ def runtime_of(config: AgentConfig, identity: machine.Identity, leave: threading
 
 def _process_runtime(config: AgentConfig, runs: Path, leave: threading.Event) -> ProcessRuntime:
     """Isolated as the machine can; a node that was isolated before does not start with less."""
-    make = partial(ProcessRuntime, runs, server=server_access(config))
+    make = partial(
+        ProcessRuntime, runs, server=server_access(config), most_processes=config.processes
+    )
     if config.isolation == "none":
         private_folder(config.state_dir)
         runtime = make()
@@ -196,7 +207,18 @@ def _devices(config: AgentConfig, runtime: Runtime) -> machine.Devices:
     # MPS cannot reach into an IPC namespace of a job's own: isolated jobs share by turns.
     is_open = runtime.name == "process" and ISOLATED not in runtime.features
     mps = Mps.found(config.state_dir) if config.mps and is_open else None
-    return machine.nvidia_devices(config.slots_per_gpu, mps)
+    try:
+        return nvidia.nvidia_devices(
+            config.slots_per_gpu,
+            mps,
+            gpu_type=config.gpu_type,
+            known_path=config.state_dir / "gpus.json",
+        )
+    except nvidia.MixedTypesError as error:
+        raise ConfigError(
+            f"--gpu-type: this machine has GPUs of several types or not of this one ({error}); name"
+            " one, and start an agent with a --state-dir and --name of its own for each other"
+        ) from error
 
 
 def _identify(
@@ -280,7 +302,9 @@ def enrol(
     while not leave.is_set():
         try:
             registered = client.register(config.token, registration)
-        except TryAgain as error:
+        except (TryAgain, Conflict) as error:
+            if isinstance(error, Conflict) and error.code != ErrorCode.SESSION_LIVES:
+                raise
             wait_s = backoff.failed("register", time.monotonic())
             logger.warning("cannot register yet, next try in %.1f s: %s", wait_s, error)
             leave.wait(wait_s)

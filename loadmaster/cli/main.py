@@ -144,19 +144,21 @@ def check_report(
     report: Path = Argument(..., help="A report that the demo wrote."),
     as_json: Json = False,
 ) -> None:
-    """Check what a demo's report claims: exits 0 only if all of it holds."""
-    from loadmaster.demo.report import ReportError
-    from loadmaster.demo.report import check_report as check  # only this command needs it
+    """Check what a demo's report claims: exits 0 only if its promises hold; timing warns."""
+    from loadmaster.demo.report import ReportError, check_timing  # only this command needs it
+    from loadmaster.demo.report import check_report as check
 
     try:
-        failures = check(report)
+        failures, warnings = check(report), check_timing(report)
     except ReportError as error:
         fail(str(error), 2)
     if as_json:
-        show_json({"holds": not failures, "failures": failures})
+        show_json({"holds": not failures, "failures": failures, "warnings": warnings})
     else:
         for failure in failures:
             out().print(f"[red]does not hold:[/red] {failure}")
+        for warning in warnings:
+            out().print(f"[yellow]warning:[/yellow] {warning}")
         if not failures:
             out().print("The report holds.")
     if failures:

@@ -125,11 +125,13 @@ def enrol_token(
     cluster: InCluster = None,
     new_role: str = Option("production", "--role", help="production, profiling or both."),
     valid_h: float = Option(24.0, help="Hours until it expires."),
+    node: str = Option("", help="A node whose machine is gone: the new one takes its place."),
     as_json: Json = False,
 ) -> None:
     """Make a token that lets one machine in, once. It is shown only now."""
     with connected(context) as client:
-        token = client.enrolment_token(_cluster(client, cluster), role=new_role, valid_h=valid_h)
+        chosen = _node(client, node, cluster).cluster if node else _cluster(client, cluster)
+        token = client.enrolment_token(chosen, role=new_role, valid_h=valid_h, node=node)
     if not shown_as_json(context, as_json, {"token": token}):
         sys.stdout.write(token + "\n")
 

@@ -253,8 +253,8 @@ def _started(job: Job) -> str:
     return f"{moment(job.started_at)}, {abs(told.later_s):.0f} s {way} than forecast at first"
 
 
-def show_nodes(nodes: Iterable[Node]) -> None:
-    """Nodes, a line each."""
+def show_nodes(nodes: Sequence[Node]) -> None:
+    """Nodes, a line each, and what is wrong with their GPUs."""
     table(
         ("NODE", "CLUSTER", "STATE", "ROLE", "GPUS", "TYPE", "CORES", "MEMORY", "SEEN"),
         (
@@ -264,6 +264,22 @@ def show_nodes(nodes: Iterable[Node]) -> None:
             for n in nodes
         ),
     )  # fmt: skip
+    for node in nodes:
+        for line in troubles(node):
+            out().print(f"{shown(node.name)}: {shown(line)}")
+
+
+def troubles(node: Node) -> list[str]:
+    """Lines on the GPUs of a node that are unhealthy, in other trouble, or missing."""
+    lines = []
+    if node.gpu_trouble:
+        lines.append(f"GPUs may be missing: {node.gpu_trouble}")
+    for device in node.devices:
+        if not device.healthy:
+            lines.append(f"GPU {device.uuid} is unhealthy: {device.trouble or 'takes no work'}")
+        elif device.trouble:
+            lines.append(f"GPU {device.uuid}: {device.trouble}")
+    return lines
 
 
 def held(placement: Placement) -> str:
@@ -307,7 +323,9 @@ def short(value: datetime | None) -> str:
 
 def _gpus(node: Node) -> str:
     held = sum(bool(d.held_slots) for d in node.devices)
-    return f"{held}/{len(node.devices)} in use"
+    ill = sum(not d.healthy for d in node.devices)
+    used = f"{held}/{len(node.devices)} in use"
+    return f"{used}, {ill} unhealthy" if ill else used
 
 
 def _plain(value: Any) -> Any:

@@ -324,10 +324,12 @@ class Client(SimulationCalls):
         return self._node(node_id, "slots", {"slots": slots, "devices": list(devices)})
 
     def enrolment_token(
-        self, cluster: str, *, role: str = "production", valid_h: float = 24.0
+        self, cluster: str, *, role: str = "production", valid_h: float = 24.0, node: str = ""
     ) -> str:
-        """A token that lets one machine in (operators)."""
+        """A token that lets one machine in (operators), in place of `node` if that is named."""
         body = {"cluster": cluster, "role": role, "valid_h": valid_h}
+        if node:
+            body["node"] = node
         return str(as_object(self._rest.call("POST", "enrolment-tokens/", json=body))["token"])
 
     def policies(self) -> list[Policy]:

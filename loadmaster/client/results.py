@@ -234,13 +234,14 @@ class LogPiece:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU; `held_slots` of its `slots` are taken."""
+    """A GPU; `held_slots` of its `slots` are taken. `trouble`: why it is ill, or a warning."""
 
     uuid: str = ""
     slots: int = 1
     held_slots: int = 0
     memory_gb: float = 0.0
     healthy: bool = True
+    trouble: str = ""
     emulated: bool = False
     gpu_fraction: float | None = None
     power_w: float | None = None
@@ -265,6 +266,7 @@ class Node:
     emulated: bool = False
     agent_version: str = ""
     last_seen_at: datetime | None = None
+    gpu_trouble: str = ""
     devices: tuple[Annotated[Device, LENIENT], ...] = ()
 
 

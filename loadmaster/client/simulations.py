@@ -110,7 +110,7 @@ def _with_texts(workload: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     for name, text in TEXTS.items():
         if isinstance(file := workload.get(name), str):
             del found[name]
-            found[text] = read_text(folder / file, LARGEST, REMEDY)
+            found[text] = read_text(folder / file, LARGEST, REMEDY, any_encoding=True)
             if name == "path":
                 found.setdefault("name", Path(file).name)
     return found

@@ -1,63 +1,62 @@
-"""Area of jobs: run time as told, times the share of the cluster that a job takes.
+"""Size of jobs: predicted run time times a power of the share of the cluster that a job takes.
 
 The share is that of the resource of which the job takes most (the dominant share of Ghodsi et al.
-2011). The area is the time (s) for which the job would keep that resource of the whole cluster
-busy.
+2011).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from itertools import zip_longest
-from math import isfinite
+from math import inf
+
+import numpy as np
 
 from policies.batch.plan import BatchPlan
-from policies.contract.plan import LAST_S
+from policies.contract.snapshot import Floats
 from policies.placement.layout import Request
 
-LEAST_RUN_S = 1.0
 SHARE_POWER = 0.75
 """Power of the share in a size, between run time alone (0) and area (1)."""
 
 
 class Areas:
-    """Areas (s) of the jobs of a plan, by row; `LAST_S` where the run time is unknown."""
+    """Shares and sizes of the jobs of a plan, by row."""
 
     def __init__(self, plan: BatchPlan) -> None:
         self.plan = plan
         self._shares: dict[Request, float] = {}
 
-    def of(self, row: int) -> float:
-        """Return the area of a waiting job: of a training job on its first option."""
-        return self._weighed(row, 1.0)
+    def size_s(self, row: int) -> float:
+        """Return run time (s) times share^0.75 of a waiting job; inf if the run time is unknown.
 
-    def size(self, row: int) -> float:
-        """Return run time (s) times share^0.75: wide jobs count less than by area."""
-        return self._weighed(row, SHARE_POWER)
+        Wide jobs count less than by area. A training job counts with its first option.
+        """
+        choice = next(iter(self.plan.choices(row)), None)
+        if choice is None:
+            return inf
+        return float(choice.run_s * self.share(choice.request) ** SHARE_POWER)
 
-    def left_s(self) -> float:
-        """Return the area of what is left of the running jobs whose end is known."""
-        held = self.plan.state.held
-        return sum(
-            left_s * self.share(held[row].allocation.request)
-            for row, left_s in self.plan.left_s.items()
-            if isfinite(left_s)
-        )
+    def shares(self, rows: Sequence[int]) -> Floats:
+        """float64[len(rows)]: shares of running and waiting jobs."""
+        return np.array([self._share_of(row) for row in rows], dtype=np.float64)
+
+    def _share_of(self, row: int) -> float:
+        """Return the share of what a job holds, or of what a waiting one asks for."""
+        hold = self.plan.state.held.get(row)
+        if hold is not None:
+            return self.share(hold.allocation.request)
+        choice = next(iter(self.plan.choices(row)), None)
+        return 0.0 if choice is None else self.share(choice.request)
 
     def share(self, request: Request) -> float:
-        """Return the largest part that a request takes of any resource of the cluster."""
+        """Return the largest part, at most 1, that a request takes of any resource."""
         if request not in self._shares:
             taken = _taken(request)
             parts = [amount / of for amount, of in zip(taken, self._capacity, strict=False) if of]
-            self._shares[request] = max(parts, default=0.0)
+            self._shares[request] = min(1.0, max(parts, default=0.0))
         return self._shares[request]
-
-    def _weighed(self, row: int, power: float) -> float:
-        choice = next(iter(self.plan.choices(row)), None)
-        if choice is None or not isfinite(choice.run_s):
-            return LAST_S
-        run_s = max(LEAST_RUN_S, choice.run_s)
-        return float(min(LAST_S, run_s * self.share(choice.request) ** power))
 
     @cached_property
     def _capacity(self) -> list[int]:

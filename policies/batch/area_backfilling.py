@@ -1,27 +1,32 @@
-"""Backfilling that starts small jobs first and lets none wait without end.
+"""Backfilling that starts small jobs first, as long as later jobs take little from a waiting one.
 
-A job passes those that came shortly before it and are larger: by run time and share of the cluster.
-The job that came first passes all others once it has waited longer than a limit. Both times grow
-with the backlog: the area of all jobs that wait and of what is left of those that run, which is
-about the time that the cluster needs to work it off.
+Jobs start in order of their size. While a job waits, jobs that came later may use the cluster for a
+part of the time. When they have had more than that, the waiting job goes first, with a reservation.
+Wide jobs cannot use small gaps, so they go first sooner. All of this is relative: no constant is in
+seconds, and what a job loses to later ones is measured, not predicted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from math import log1p
+from dataclasses import dataclass
 from typing import ClassVar
 
 from policies.batch.area import Areas
 from policies.batch.backfilling import built
 from policies.batch.easy import start_in_order, starts_of
 from policies.batch.fit import FITS, NODE_ORDERS, with_node_order
-from policies.batch.packing import Packing
+from policies.batch.later_work import LaterWork
 from policies.batch.plan import BatchPlan
-from policies.contract.plan import LAST_S, Plan
+from policies.contract.plan import Plan
 from policies.contract.policy import parameter
-from policies.contract.snapshot import Snapshot
+from policies.contract.snapshot import Bools, Floats, Snapshot
+
+NARROWNESS_POWER = 16
+"""Power of the part of the cluster that a job leaves free, by which its patience falls.
+
+A job of 4% of the cluster has half the patience of a narrow one, a job of 25% a hundredth.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,51 +35,25 @@ class AreaBackfilling:
 
     places_batch: ClassVar[bool] = True
     keeps_started: ClassVar[bool] = True
+    retired_parameters: ClassVar[frozenset[str]] = frozenset(
+        ("pass_s", "pass_backlog", "limit_s", "limit_backlog", "search", "budget")
+    )
 
-    pass_s: float = parameter(
-        70_000.0,
+    patience: float = parameter(
+        0.8,
         meaning=(
-            "seconds that a job may come later and still pass another of e = 2.7 times its size"
-            " (run time times its share of the cluster to the power of 0.75, plus a second):"
-            " greater values favour small jobs, 0 is the order of arrival"
+            "part of a narrow job's wait for which jobs that came later may use the whole cluster"
+            " before the job goes first: greater values favour small jobs, 0 is about the order of"
+            " arrival"
         ),
         minimum=0.0,
-    )
-    pass_backlog: float = parameter(
-        0.2, meaning="the same as a part of the backlog; the greater of both counts", minimum=0.0
-    )
-    limit_s: float = parameter(
-        75_000.0,
-        meaning=(
-            "seconds of waiting after which the job that came first is first, whatever its size"
-            " and priority, with a reservation that nobody may delay"
-        ),
-        minimum=0.0,
-    )
-    limit_backlog: float = parameter(
-        2.0,
-        meaning="the same as a multiple of the backlog; the greater of both counts",
-        minimum=0.0,
+        maximum=1.0,
     )
     reservations: int = parameter(
-        2,
+        1,
         meaning="jobs, the first ones that do not fit, whose reservations nobody may delay",
         minimum=1,
         maximum=10,
-    )
-    search: str = parameter(
-        "none",
-        meaning=(
-            "of the jobs that pass the reserved ones: none, in order; packing: those of the"
-            " greatest sum of weights, e^(-rank / pass_s), by the best of several orders and CP-SAT"
-        ),
-        choices=("none", "packing"),
-    )
-    budget: float = parameter(
-        0.02,
-        meaning="CP-SAT's deterministic time for a decision, about seconds on a fast core",
-        minimum=0.001,
-        maximum=3600.0,
     )
     fit: str = parameter(
         "scarce",
@@ -90,37 +69,40 @@ class AreaBackfilling:
     def __call__(self, snapshot: Snapshot) -> Plan:
         """Start jobs in order; the first ones that do not fit have reservations."""
         snapshot = with_node_order(snapshot, self.node_order)
-        plan = BatchPlan(snapshot, range(len(snapshot.jobs)), (), self.fit)
-        rows, logs = self._in_order(plan, plan.eligible())
-        if self.search == "none":
-            heads = start_in_order(plan, rows, reservations=self.reservations)
-            return built("area_backfilling", plan, starts_of(heads))
-        packed = Packing(plan, rows, logs, self.reservations).best(self.budget)
-        found = built("area_backfilling", packed.plan, starts_of(packed.heads))
-        return replace(found, status=packed.status, objective=packed.lost, bound=packed.bound)
-
-    def _in_order(self, plan: BatchPlan, rows: Sequence[int]) -> tuple[list[int], dict[int, float]]:
-        """Return waiting jobs, the first first: one that waited too long, then by priority.
-
-        Beside it the logarithm of each one's weight: what falls with the rank as areas rise.
-        """
+        plan = BatchPlan(snapshot, range(len(snapshot.jobs)), (), self.fit, scale_free=True)
         areas = Areas(plan)
-        backlog_s = areas.left_s() + sum(of for row in rows if (of := areas.of(row)) < LAST_S)
-        pass_s = max(self.pass_s, self.pass_backlog * backlog_s)
-        late = _late(plan, rows, max(self.limit_s, self.limit_backlog * backlog_s))
-        arrival_s, priority = plan.columns.listed["arrival_s"], plan.columns.listed["priority"]
+        arrival_s = plan.columns.numbers["arrival_s"]
 
-        rank = {row: arrival_s[row] + pass_s * log1p(areas.size(row)) for row in rows}
+        # 1. Go on measuring how much later jobs have used the cluster, for each waiting one.
+        waiting = plan.eligible()
+        later = LaterWork(snapshot.now_s, arrival_s[waiting], snapshot.memory)
 
-        def turn(row: int) -> tuple[bool, int, float, float, int]:
-            return row != late, -priority[row], rank[row], arrival_s[row], row
+        # 2. Start jobs: those that lost their patience by arrival, then the others by size.
+        is_passed = self._is_passed(later, arrival_s[waiting], areas.shares(waiting))
+        rows = _in_order(plan, areas, waiting, is_passed)
+        heads = start_in_order(plan, rows, reservations=self.reservations)
 
-        return sorted(rows, key=turn), {row: -rank[row] / max(1.0, pass_s) for row in rows}
+        # 3. Remember who runs now: their work counts in the next round.
+        running = sorted(plan.rows)
+        memory = later.remembered(arrival_s[running], areas.shares(running))
+        return built("area_backfilling", plan, starts_of(heads), memory)
+
+    def _is_passed(self, later: LaterWork, arrival_s: Floats, share: Floats) -> Bools:
+        """bool[J]: True for the waiting jobs that lost more to later ones than their patience."""
+        work_s, waited_s = later.of(arrival_s)
+        narrowness = (1.0 - share) ** NARROWNESS_POWER
+        is_passed: Bools = work_s > self.patience * narrowness * waited_s
+        return is_passed
 
 
-def _late(plan: BatchPlan, rows: Sequence[int], limit_s: float) -> int | None:
-    """Return the job that came first of those that waited longer and could start at all."""
+def _in_order(plan: BatchPlan, areas: Areas, waiting: Sequence[int], is_passed: Bools) -> list[int]:
+    """Return waiting jobs by priority; of equal ones the passed by arrival, then by size."""
     arrival_s = plan.columns.listed["arrival_s"]
-    waited = [row for row in rows if plan.view.now_s - arrival_s[row] > limit_s]
-    waited.sort(key=lambda row: (arrival_s[row], row))
-    return next(filter(plan.fits_when_empty, waited), None)
+    priority = plan.columns.listed["priority"]
+    passed = {row for row, lost in zip(waiting, is_passed.tolist(), strict=True) if lost}
+
+    def turn(row: int) -> tuple[int, bool, float, float, int]:
+        size_s = 0.0 if row in passed else areas.size_s(row)
+        return -priority[row], row not in passed, size_s, arrival_s[row], row
+
+    return sorted(waiting, key=turn)

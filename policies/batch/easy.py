@@ -42,14 +42,12 @@ def start_in_order(
     *,
     backfills: bool = True,
     reservations: int = 1,
-    reserved: Iterable[Head] = (),
 ) -> list[Head]:
     """Start jobs in this order; return the first ones that do not fit, with their reservations.
 
     A job for which no end that is told makes room has none. Without `backfills` nobody passes.
-    `reserved`: reservations made before, the first ones.
     """
-    heads = list(reserved)
+    heads: list[Head] = []
     misses = set[tuple[Request, int, bool]]()
     for row in rows:
         choices = plan.choices(row)
@@ -119,18 +117,6 @@ def keeping(
         if all(head.later.place(choice.request, _where(tried)) for head in passed):
             return tried
     return None
-
-
-def start_at(
-    plan: BatchPlan, row: int, heads: Iterable[Head], where: Sequence[tuple[int, int]]
-) -> bool:
-    """Start a job of one choice on these nodes, if it fits there and keeps the reservations."""
-    (choice,) = plan.choices(row)
-    passed, units = passed_by(plan, choice, heads), plan.state.place(choice.request, where)
-    if units is None or not all(head.later.place(choice.request, where) for head in passed):
-        return False
-    _take(plan, row, choice, passed, units)
-    return True
 
 
 def _take(

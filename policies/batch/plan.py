@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from policies.batch.beside import view_of
 from policies.batch.fit import order_of
 from policies.batch.orders import Queue
 from policies.contract.plan import (
@@ -24,6 +23,7 @@ from policies.contract.plan import (
     predicted,
 )
 from policies.contract.snapshot import RankPlacement, Snapshot
+from policies.placement.beside import view_of
 from policies.placement.cluster_state import ClusterState
 from policies.placement.finders import Shortage, ShortageCode, why_not
 from policies.placement.layout import EVERY, Allocation, Layout, Request
@@ -40,6 +40,9 @@ from policies.placement.timeline import vacant
 
 LEAST_LEFT_S = 1.0
 """Least time that a running job is taken to need still: it may outlive what was expected."""
+
+LEAST_LEFT = 0.001
+"""The same as a part of the time that it has run, where a plan is to be free of time scales."""
 
 
 def in_batch_queue(snapshot: Snapshot) -> frozenset[int]:
@@ -69,7 +72,8 @@ class BatchPlan:
     """Plan of some jobs, by rows of its `view`, beside the placements of all others.
 
     Running jobs of it stay, and hold what they have until they are expected to end (`left_s`, by
-    row: time that they still need). `fit`: order of nodes, see `policies.batch.fit`.
+    row: time that they still need). `fit`: order of nodes, see `policies.batch.fit`. `scale_free`:
+    a job that has outlived its run time is taken to need a part of it still, not a second.
     """
 
     def __init__(
@@ -78,6 +82,8 @@ class BatchPlan:
         rows: Sequence[int],
         others: Iterable[Placement],
         fit: str = "best",
+        *,
+        scale_free: bool = False,
     ) -> None:
         others = tuple(others)
         self.snapshot, self.ids = snapshot, snapshot.jobs.columns.ids
@@ -90,7 +96,9 @@ class BatchPlan:
         self.left_s = {stay.row: self.plan.remaining_s(stay) for stay in self.plan.pinned}
         now_s, exclusive = self.view.now_s, self.columns.others["exclusive"]
         for stay in self.plan.pinned:
-            row, end_s = stay.row, now_s + max(LEAST_LEFT_S, self.left_s[stay.row])
+            row = stay.row
+            least_s = LEAST_LEFT * (now_s - stay.run.since_s) if scale_free else LEAST_LEFT_S
+            end_s = now_s + max(least_s, self.left_s[row])
             self.state.hold(row, stay.allocation, end_s, alone=exclusive[row])
         self.started: list[Started] = []
         self.rows = set(self.left_s)

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from policies.batch.beside import view_of
 from policies.batch.plan import BatchPlan, in_batch_queue
 from policies.contract.plan import Placement, Plan, WaitCode
 from policies.contract.policy import Policy
 from policies.contract.snapshot import Snapshot
+from policies.placement.beside import view_of
 from policies.placement.layout import Request
 from policies.placement.reasons import not_eligible
 

@@ -9,7 +9,7 @@ FEATURE = "agent:"
 """Prefix of the label of a feature of agents, of nodes that have it and jobs that need it."""
 
 APART = "apart:"
-"""Prefix and a node's id: label of every other node, and of jobs that avoid that node."""
+"""Prefix and a node's id: label of every other node, and of jobs that should avoid that node."""
 
 TEAM = "team:"
 """Prefix and a team's id: label of its jobs, and of nodes that may serve it."""
@@ -36,17 +36,25 @@ def is_own(label: str) -> bool:
     return ":" in label
 
 
+def is_wish(label: str) -> bool:
+    """Return True for a label that policies should heed, and whose lack breaks no rule."""
+    return label.startswith(APART)
+
+
 def runtime_of(labels: Iterable[str]) -> str:
     """Runtime that a job's labels ask for; "" if none."""
     return next((label.removeprefix(RUNTIME) for label in labels if label.startswith(RUNTIME)), "")
 
 
 def worded(label: str) -> str:
-    """Requirement of this label, in words."""
+    """Return what a node has with this label, in words."""
     if label.startswith(RUNTIME):
         return f"the runtime {label.removeprefix(RUNTIME)}"
     if label.startswith(FEATURE):
         return "an agent that is recent enough"
     if label.startswith(TEAM):
-        return "a node that may serve its team"
-    return "a clean record with the job" if label.startswith(APART) else label.replace("|", " or ")
+        return "the right to serve its team"
+    if label.startswith(APART):
+        return "a clean record with the job"
+    alternatives = label.replace("|", " or ")
+    return f"the label {alternatives}"

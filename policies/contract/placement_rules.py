@@ -12,6 +12,7 @@ from math import inf
 from typing import TypeAlias
 
 from policies.contract.labels import (
+    is_wish,
     worded,
 )
 from policies.contract.plan import BILLIONTHS, Placement, Plan, all_demanded, available
@@ -67,7 +68,7 @@ class PlacementRules:
     def violations(self) -> list[Violation]:
         """Breaches of each placement by itself."""
         phases, labels, types = (self.others[n] for n in ("phase", "labels", "allowed_types"))
-        batch = self.others["batch"]
+        batch, running = self.others["batch"], self.others["running"]
         for placed in self.plan.placements:
             row = self.position.get(placed.job)
             self._put(placed, row)
@@ -75,6 +76,8 @@ class PlacementRules:
                 detail = f"job {placed.job} is not in the snapshot: place only its jobs"
                 self._breach("unknown_job", detail, placed.job)
                 continue
+            if running[row]:
+                self._unchanged(placed, running[row])
             asks = labels[row] or types[row] or placed.purpose is not TRAINING
             for rank in placed.ranks:
                 is_whole = rank.share == 1.0 and rank.cpu_quota is None
@@ -143,7 +146,8 @@ class PlacementRules:
             return
         if not (node.takes_training if placed.purpose is TRAINING else node.takes_profiling):
             self._state(placed, row, node)
-        if labels and (missing := set(labels) - set(node.labels)):
+        missing = {label for label in labels if label not in node.labels and not is_wish(label)}
+        if missing:
             lacks = ", ".join(map(worded, sorted(missing)))
             detail = f"node {node.name} lacks {lacks}, which job {job} needs"
             self._breach("labels_missing", detail, job, node.id)
@@ -151,6 +155,21 @@ class PlacementRules:
             may = f"job {job} may run on {', '.join(allowed)}"
             detail = f"{may}, but node {node.name} has {node.gpu_type}"
             self._breach("type_not_allowed", detail, job, node.id)
+
+    def _unchanged(self, placed: Placement, running: tuple[Running, ...]) -> None:
+        """Refuse changes of a running placement that nothing carries out while it stays."""
+        for run in running:
+            if (run.purpose, run.copy) != (placed.purpose, placed.copy):
+                continue
+            if needs_stop(run.ranks, placed.ranks):
+                continue
+            if placed.steps_quota != run.steps_quota:
+                was = f"steps_quota {run.steps_quota} of running job {placed.job}"
+                detail = f"{was} cannot become {placed.steps_quota}: keep it, or move the job"
+                self._breach("not_carried_out", detail, placed.job)
+            if placed.ranks != run.ranks and _amounts(placed.ranks) != _amounts(run.ranks):
+                detail = f"cpu_quota and units of running job {placed.job} cannot change while"
+                self._breach("not_carried_out", f"{detail} it stays: keep them", placed.job)
 
     def _state(self, placed: Placement, row: int, node: NodeView) -> None:
         job, state, until_s = placed.job, node.state, placed.until_s
@@ -210,8 +229,8 @@ class PlacementRules:
         return list(zip(*wanted, strict=True))
 
     def _mix(self, placed: Placement) -> None:
-        nodes = [self.nodes[rank.node] for rank in placed.ranks if rank.devices]
-        types = sorted({node.gpu_type for node in nodes})
+        on = {rank.node for rank in placed.ranks if rank.devices}
+        types = sorted({self.nodes[node].gpu_type for node in on if node in self.nodes})
         if len(types) > 1:
             detail = f"job {placed.job} may not mix GPU types, but sits on {', '.join(types)}"
             self._breach("may_not_mix", detail, placed.job)
@@ -226,12 +245,14 @@ class PlacementRules:
             for name, holders in self.holders[node].items():
                 device = devices.get(name)
                 if device is None:
-                    detail = f"node {node} has no device {name}"
-                    yield Violation("unknown_device", detail, holders[0][0], node)
+                    for job, _ in holders:
+                        detail = f"node {node} has no device {name}, on which job {job} is placed"
+                        yield Violation("unknown_device", detail, job, node)
                     continue
                 if not device.healthy:
-                    detail = f"device {name} of node {node} is unhealthy: move job {holders[0][0]}"
-                    yield Violation("device_unhealthy", detail, holders[0][0], node)
+                    for job, _ in holders:
+                        detail = f"device {name} of node {node} is unhealthy: move job {job}"
+                        yield Violation("device_unhealthy", detail, job, node)
                 # one who holds no more than a whole device breaks nothing here
                 if len(holders) > 1 or device.slots < 1 or holders[0][1] > 1.0:
                     yield from self._shared(node, device, holders)
@@ -303,3 +324,19 @@ def stays(placed: Placement, running: tuple[Running, ...]) -> bool:
         return True
     devices = {(rank.node, frozenset(rank.devices)) for rank in placed.ranks}
     return any({(s.node, frozenset(s.devices)) for s in r.ranks} == devices for r in same)
+
+
+def needs_stop(before: Sequence[RankPlacement], after: Sequence[RankPlacement]) -> bool:
+    """Return True if nodes, devices or shares differ, whatever the order of ranks."""
+    if before == after:  # nearly always
+        return False
+    one, other = (
+        sorted((rank.node, tuple(sorted(rank.devices)), rank.share) for rank in ranks)
+        for ranks in (before, after)
+    )
+    return one != other
+
+
+def _amounts(ranks: Sequence[RankPlacement]) -> Counter[tuple[str, frozenset[str], object, int]]:
+    """Count the seats of a gang by node and devices, with their cpu_quota and units."""
+    return Counter((r.node, frozenset(r.devices), r.cpu_quota, r.units) for r in ranks)

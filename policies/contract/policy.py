@@ -111,8 +111,14 @@ def _json_type(of: Field[Any]) -> str:
 
 
 def checked(policy: type, given: Mapping[str, object]) -> dict[str, Any]:
-    """Check values for type and range; PolicyParameterError names the first bad one."""
+    """Check values for type and range; PolicyParameterError names the first bad one.
+
+    Parameters that the policy had in an earlier release (`retired_parameters`) are left out:
+    clusters and studies that have them stored go on.
+    """
     known = {f.name: f for f in _fields(policy)}
+    retired: frozenset[str] = getattr(policy, "retired_parameters", frozenset())
+    given = {name: value for name, value in given.items() if name not in retired}
     for name in given:
         if name not in known:
             raise PolicyParameterError(

@@ -15,7 +15,8 @@ The rules by code:
 - batch jobs: `units` (all of them seated, each with its devices on one node, no more on a node and
   on no other number of nodes than the job allows), `exclusive` (alone on its nodes);
 - running jobs: `may_not_stop` (a job that is not preemptible stays while its nodes take or keep
-  jobs, unless power is capped);
+  jobs, unless power is capped), `not_carried_out` (cpu_quota, units or steps_quota of a placement
+  that stays where it is);
 - nodes: `node_state`, `node_role`, `node_cores`, `node_memory`, `node_resource`; a job may stay, on
   the same devices, on a node that is cordoned, changes to profiling, or drains later;
 - teams: `team_gpus` (no more than a team may use, or than it holds already);
@@ -23,6 +24,9 @@ The rules by code:
   cap changes);
 - completeness: `job_missing`, `waiting_twice`, `placed_and_waiting`, `awaiting_profile`;
 - numbers: `not_finite`, `out_of_range`.
+
+A node that its job should avoid breaks no rule (`labels.is_wish`). `repair.repaired` takes the
+gangs that break a rule out of a plan.
 """
 
 from collections import Counter
@@ -49,7 +53,10 @@ from policies.contract.snapshot import (
     Snapshot,
 )
 
-__all__ = ["TOLERANCE", "Violation", "power_w", "validate_plan"]
+__all__ = [
+    "TOLERANCE", "Violation", "node_violations", "power_violations", "power_w", "team_violations",
+    "validate_plan",
+]  # fmt: skip
 
 RANGES: Sequence[tuple[str, float, float]] = (
     ("until_s", -inf, LAST_S),
@@ -73,9 +80,18 @@ def validate_plan(plan: Plan, snapshot: Snapshot) -> tuple[Violation, ...]:
         *rules.on_devices(),
         *rules.on_nodes(),
         *rules.alone(),
-        *_teams(plan, snapshot),
-        *_power(plan, snapshot),
+        *team_violations(plan, snapshot),
+        *power_violations(plan, snapshot),
     )
+
+
+def node_violations(plan: Plan, snapshot: Snapshot) -> Iterator[Violation]:
+    """Yield the breaches of the rules on devices and nodes."""
+    rules = PlacementRules(plan, snapshot)
+    rules.violations()
+    yield from rules.on_devices()
+    yield from rules.on_nodes()
+    yield from rules.alone()
 
 
 def _identity(plan: Plan) -> Iterator[Violation]:
@@ -211,7 +227,8 @@ def _shares(plan: Plan) -> Iterator[tuple[str, float]]:
         yield from ((f"shares of {job} on {t}", share) for t, share in shares.items())
 
 
-def _teams(plan: Plan, snapshot: Snapshot) -> Iterator[Violation]:
+def team_violations(plan: Plan, snapshot: Snapshot) -> Iterator[Violation]:
+    """Yield the teams that would use more GPUs than they may."""
     limits = {t.name: t.max_gpus for t in snapshot.teams if t.max_gpus is not None}
     if not limits:
         return
@@ -230,7 +247,8 @@ def _teams(plan: Plan, snapshot: Snapshot) -> Iterator[Violation]:
             yield Violation("team_gpus", f"{detail}: leave some waiting")
 
 
-def _power(plan: Plan, snapshot: Snapshot) -> Iterator[Violation]:
+def power_violations(plan: Plan, snapshot: Snapshot) -> Iterator[Violation]:
+    """Yield the caps that the placements exceed, now and until the next periodic round."""
     for since_s, cap in snapshot.caps_ahead:
         needed = power_w(snapshot.node_by_id, _in_use(plan, since_s))
         if needed > cap + TOLERANCE * max(1.0, cap):

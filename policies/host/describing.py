@@ -1,7 +1,8 @@
 """`python -m policies.host.describing PARENT`: import a third party's policy and describe it.
 
 Standard input: {"name": ..., "value": "module:class", "parameters": {...} or null}. Standard
-output: {"schema": ..., "file": ...}, or {"error": text, "parameter": whether a parameter is wrong}.
+output: {"schema": ..., "file": ..., "places_batch": ...}, or {"error": text, "parameter": whether a
+parameter is wrong}.
 See `policies.host.third_parties`.
 """
 
@@ -13,7 +14,12 @@ from inspect import getsourcefile
 from typing import Any
 
 from policies.contract.forms import cleaned
-from policies.contract.policy import PolicyError, PolicyParameterError, parameters_schema
+from policies.contract.policy import (
+    PolicyError,
+    PolicyParameterError,
+    parameters_schema,
+    places_batch,
+)
 from policies.host import registry
 from policies.host.lifetime import die_with, take_no_more_than_a_half
 from policies.host.serving import pipes
@@ -36,7 +42,11 @@ def _answer(entry: EntryPoint, parameters: dict[str, object] | None) -> dict[str
         policy = registry.imported(entry)
         if parameters is not None:
             registry.made(entry.name, policy, parameters)
-        return {"schema": parameters_schema(policy), "file": _file(policy)}
+        return {
+            "schema": parameters_schema(policy),
+            "file": _file(policy),
+            "places_batch": places_batch(policy),
+        }
     except PolicyError as error:
         return {"error": cleaned(str(error)), "parameter": isinstance(error, PolicyParameterError)}
 

@@ -85,8 +85,16 @@ def make(name: str, parameters: Mapping[str, object] | None = None) -> Policy:
 
 
 def places_batch(name: str) -> bool:
-    """Return True if a built-in policy decides about batch jobs itself."""
-    return name in BUILT_IN and of_policy.places_batch(_built_in(name))
+    """Return True if a policy decides about batch jobs itself, in bounded time.
+
+    One that is unknown or cannot be loaded does not.
+    """
+    if name in BUILT_IN:
+        return of_policy.places_batch(_built_in(name))
+    try:
+        return third_parties.describe(_entry_point(name)).places_batch
+    except PolicyError:
+        return False
 
 
 def check(name: str, parameters: Mapping[str, object] | None = None) -> None:

@@ -33,10 +33,11 @@ MOST_KEPT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """JSON Schema of a policy's parameters, and its file or ""."""
+    """JSON Schema of a policy's parameters, its file or "", and whether it places batch jobs."""
 
     schema: Mapping[str, Any]
     file: str
+    places_batch: bool = False
 
     @property
     def summary(self) -> str:
@@ -106,4 +107,4 @@ def _read(entry: EntryPoint, answer: bytes) -> Description:
         raise PolicyError(f"{told}: it ended the process that imported it") from None
     if "error" in told:
         raise (PolicyParameterError if told["parameter"] else PolicyError)(told["error"])
-    return Description(told["schema"], told["file"])
+    return Description(told["schema"], told["file"], told["places_batch"])

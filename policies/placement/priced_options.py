@@ -10,6 +10,7 @@ the run time alone, so whatever multiplies times with a cost per second prices r
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from math import inf
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -320,15 +321,17 @@ class Prices:
 def prices_of(snapshot: Snapshot, *, emissions: bool = True) -> Prices:
     """Return the snapshot's prices from now on; free where none are known.
 
-    `emissions`: with the operators' weight of emissions, as in decisions; else as billed.
+    `emissions`: with the operators' weight of emissions, as in decisions; else as billed. A price
+    below 0 counts as 0 in decisions: else jobs would be slowed and moved to burn paid energy.
     """
     per_kg = snapshot.emissions_cost_per_kg if emissions else 0.0
+    least = 0.0 if emissions else -inf
     ahead = [s for s in snapshot.energy if s.to_s > snapshot.now_s] or list(snapshot.energy[-1:])
     if len(ahead) < 2:
-        return _flat(per_watt_second(ahead[0], per_kg) if ahead else 0.0)
+        return _flat(max(least, per_watt_second(ahead[0], per_kg)) if ahead else 0.0)
     starts = np.array([s.from_s - snapshot.now_s for s in ahead])
     starts[0] = 0.0
-    return Prices(starts, np.array([per_watt_second(s, per_kg) for s in ahead]))
+    return Prices(starts, np.array([max(least, per_watt_second(s, per_kg)) for s in ahead]))
 
 
 @lru_cache(maxsize=256)

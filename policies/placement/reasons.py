@@ -16,7 +16,16 @@ from policies.contract.labels import (
     is_own,
     runtime_of,
 )
-from policies.contract.plan import Lack, Placement, WaitCode, Waiting, gpus_per_unit, seat_demand
+from policies.contract.plan import (
+    Lack,
+    Placement,
+    WaitCode,
+    Waiting,
+    available,
+    demanded,
+    gpus_per_unit,
+    seat_demand,
+)
 from policies.contract.snapshot import (
     JobPhase,
     NodeState,
@@ -52,7 +61,7 @@ def not_eligible(snapshot: Snapshot) -> dict[int, Waiting]:
 
 
 class Holders:
-    """Jobs on each node once a plan is carried out."""
+    """Jobs on each node once a plan is carried out, with those outside the snapshot that stop."""
 
     def __init__(
         self, snapshot: Snapshot, state: ClusterState, placements: Sequence[Placement]
@@ -69,6 +78,8 @@ class Holders:
             for seat in ranks:
                 if (n := index.get(seat.node)) is not None:
                     found.setdefault(n, []).append(job)
+        for node, job in strangers(self.snapshot):
+            found.setdefault(index[node], []).append(job)
         return found
 
     def on(self, nodes: int) -> tuple[str, ...]:
@@ -77,6 +88,16 @@ class Holders:
             holders = [job for n in members(nodes) for job in self.at.get(n, ())]
             self._found[nodes] = tuple(dict.fromkeys(holders))[:MOST_NAMED]
         return self._found[nodes]
+
+
+def strangers(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    """Yield (node, job) of each hold of a job outside the snapshot: one that is being stopped."""
+    known = snapshot.jobs.position
+    for node in snapshot.nodes:
+        for device in node.devices:
+            for hold in device.held:
+                if hold.job not in known:
+                    yield node.id, hold.job
 
 
 @dataclass(slots=True)
@@ -206,12 +227,12 @@ def needs_of(snapshot: Snapshot, row: int) -> tuple[Need, ...]:
         Need(
             WaitCode.TYPES_UNAVAILABLE,
             lambda n: not types or n.gpu_type in types,
-            lambda of: _words(types, (n.gpu_type for n in of)),
+            lambda of: _words(types, (n.gpu_type for n in of if n.gpu_type)),
         ),
         Need(
             WaitCode.LABEL_UNAVAILABLE,
             lambda n: wanted <= set(n.labels),
-            lambda of: _labels(wanted, of),
+            lambda of: _labels(wanted, of, snapshot.nodes),
         ),
         Need(
             WaitCode.RUNTIME_UNAVAILABLE,
@@ -221,7 +242,7 @@ def needs_of(snapshot: Snapshot, row: int) -> tuple[Need, ...]:
         Need(
             WaitCode.AGENT_TOO_OLD,
             lambda n: features <= set(n.labels),
-            _named,
+            lambda of: _features(features, of),
         ),
         Need(
             WaitCode.NODES_OF_OTHER_TEAMS,
@@ -230,7 +251,7 @@ def needs_of(snapshot: Snapshot, row: int) -> tuple[Need, ...]:
         ),
         Need(
             WaitCode.NO_NODE_FITS,
-            lambda n: all(has(n, name) >= amount for name, amount in amounts),
+            lambda n: all(_has_enough(n, name, amount) for name, amount in amounts),
             lambda of: _lacks(amounts, of),
         ),
         Need(
@@ -255,18 +276,47 @@ def _words(missing: Iterable[str], offered: Iterable[str]) -> Waiting:
     return Waiting("", WaitCode.NO_NODE_FITS, missing=told[0], offered=told[1])
 
 
-def _labels(wanted: set[str], nodes: Sequence[NodeView]) -> Waiting:
-    """Name the labels that no node has; those that none has together if each is somewhere."""
-    there = {label for node in nodes for label in node.labels if not is_own(label)}
-    return _words(wanted - there or wanted, there)
+def _labels(wanted: set[str], nodes: Sequence[NodeView], every_node: Sequence[NodeView]) -> Waiting:
+    """Name the labels that these nodes lack, and these nodes if others have the labels.
+
+    If each label is on one of these nodes, none of them has all labels together.
+    """
+    here = _labels_of(nodes)
+    missing = wanted - here or wanted
+    reason = _words(missing, here)
+    if missing <= here or not missing & _labels_of(every_node):
+        return reason
+    return replace(reason, nodes=_named(nodes).nodes)
+
+
+def _features(wanted: set[str], nodes: Sequence[NodeView]) -> Waiting:
+    """Name these nodes, and the features that none of their agents has."""
+    there = {label for node in nodes for label in node.labels}
+    names = {label.removeprefix(FEATURE) for label in wanted - there or wanted}
+    return replace(_words(names, ()), nodes=_named(nodes).nodes)
+
+
+def _labels_of(nodes: Sequence[NodeView]) -> set[str]:
+    """Return the labels that people gave to these nodes."""
+    return {label for node in nodes for label in node.labels if not is_own(label)}
 
 
 def _lacks(amounts: Sequence[tuple[str, float]], nodes: Sequence[NodeView]) -> Waiting:
     """Name what no node has enough of; what none has together if each is somewhere."""
-    most = {name: max(has(node, name) for node in nodes) for name, _ in amounts}
-    lacks = [Lack(name, amount, most[name]) for name, amount in amounts if most[name] < inf]
-    short = [lack for lack in lacks if lack.most < lack.wanted]
+    lacks = []
+    for name, amount in amounts:
+        most = max(has(node, name) for node in nodes)
+        if name == "gpus" and max(len(node.devices) for node in nodes) >= amount > most:
+            name = "healthy_gpus"
+        if most < inf:
+            lacks.append(Lack(name, amount, most))
+    short = [lack for lack in lacks if demanded(lack.wanted) > available(lack.most)]
     return Waiting("", WaitCode.NO_NODE_FITS, lacks=tuple(short or lacks))
+
+
+def _has_enough(node: NodeView, name: str, amount: float) -> bool:
+    """Return True if an empty node has so much of a resource."""
+    return demanded(amount) <= available(has(node, name))
 
 
 def _amounts(snapshot: Snapshot, row: int) -> tuple[tuple[str, float], ...]:
@@ -279,9 +329,9 @@ def _amounts(snapshot: Snapshot, row: int) -> tuple[tuple[str, float], ...]:
 
 
 def has(node: NodeView, name: str) -> float:
-    """Return how much of a resource a node has when it is empty."""
+    """Return how much of a resource a node has when it is empty; of GPUs the healthy ones."""
     if name == "gpus":
-        return float(sum(d.healthy or bool(d.held) for d in node.devices))
+        return float(sum(device.healthy for device in node.devices))
     if name in ("cores", "memory_gb"):
         return float(getattr(node, name))
     return dict(node.resources).get(name, 0.0)

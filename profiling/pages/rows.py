@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from clusters.models import Node
 from controlplane.web.operators import is_operator
+from controlplane.web.pages.samples import LEAST_SAMPLES
 from jobs.lifecycle import ACTIVE, JobState
 from jobs.models import JobEvent, Kind
 from jobs.selectors import teams_of, visible_jobs
@@ -120,7 +121,7 @@ class HeldRow:
 
 @dataclass(frozen=True, slots=True)
 class KindRow:
-    """Kind with its figures and runs; `error` is their median error, `jobs` those visible.
+    """Kind with its figures and runs; `error`: their median (None: too few), `jobs`: visible ones.
 
     `team` is None for a published one. `can_publish`: its team has measured something itself.
     """
@@ -193,9 +194,10 @@ def table_of(user: User | AnonymousUser, kinds: Iterable[Kind]) -> KindsTable:
     rows = []
     for k in chosen:
         of_kind = known.get(k.pk, Known())
-        profiles = _profiles(k, of_kind, wanted, pool, now, held_out.get(k.pk, {}))
+        own = held_out.get(k.pk, {})
+        profiles = _profiles(k, of_kind, wanted, pool, now, own)
         counted, tried = jobs.get(k.pk, (0, 0, "")), tuple(runs.get(k.pk, ()))
-        error = median_error(held_out.get(k.pk, {}).values())
+        error = median_error(own.values()) if len(own) >= LEAST_SAMPLES else None
         restart_s = None if k.stop_s is None else Restart.of(k, 0.0).cost_s
         row = KindRow(
             k.pk, k.team.name if k.team else None, str(k), k.digest, k.setup_s, *counted, profiles,

@@ -1,8 +1,10 @@
 """The drill's own policy: a rank a node, and two jobs on a GPU if both may share it."""
 
 from collections import Counter
+from dataclasses import replace
 
 from experiments.chaos.jobs.spreading import OneRankANode
+from policies.contract.labels import apart_label
 from policies.contract.plan import Plan
 from policies.contract.snapshot import Snapshot
 from policies.contract.validation import validate_plan
@@ -41,3 +43,10 @@ def test_a_gpu_of_one_slot_is_shared_by_nobody() -> None:
     jobs = tuple(a_job(name, may_share=True) for name in "ab")
     plan = decided(a_snapshot(nodes=nodes(1, (a_device("gpu0"),)), jobs=jobs))
     assert len(plan.placements) <= 1
+
+
+def test_a_node_that_a_job_should_avoid_does_not_spoil_the_plan() -> None:
+    avoiding = a_job("a", labels=(apart_label("n0"),))
+    two = tuple(replace(n, labels=(apart_label("n0"),) * (n.id == "n1")) for n in nodes(2))
+    plan = decided(a_snapshot(nodes=two, jobs=(avoiding, a_job("b"))))
+    assert {placed.job for placed in plan.placements} == {"a", "b"}

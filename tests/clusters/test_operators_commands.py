@@ -51,6 +51,15 @@ def test_a_tariff_is_added_with_its_bands_and_asks_for_a_round() -> None:
     assert RescheduleEvent.objects.filter(cluster=cluster, reason=Reason.TARIFF).exists()
 
 
+def test_prices_may_be_below_0() -> None:
+    cluster = a_cluster(name="main")
+    words = told("set_tariff", "main", "-0.02", "--band", "0123456 11:00-15:00 -0.085")
+    assert "-0.02 EUR/kWh; days 0123456 11:00-15:00 -0.085" in words
+    tariff = tariff_in_force(cluster, timezone.now())
+    assert tariff is not None
+    assert tariff.default_price_per_kwh == Decimal("-0.02")
+
+
 def test_of_two_tariffs_with_one_time_the_later_entered_holds() -> None:
     cluster = a_cluster(name="main")
     for price in ("0.2", "0.3"):
@@ -64,7 +73,7 @@ def test_of_two_tariffs_with_one_time_the_later_entered_holds() -> None:
     ("arguments", "words"),
     [
         (("main", "cheap"), "PRICE: 'cheap' is no price"),
-        (("main", "-1"), "default_price_per_kwh"),
+        (("main", "-1001"), "default_price_per_kwh"),
         (("main", "NaN"), "default_price_per_kwh"),
         (("main", "1", "--band", "08:00-20:00 0.2"), "--band: write"),
         (("main", "1", "--band", "789 08:00-20:00 0.2"), "days: write the days as digits"),

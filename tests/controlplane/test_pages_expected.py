@@ -4,12 +4,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import User
 from django.test import Client
 
 from jobs.models import Assignment, Forecast, Job
 from jobs.selectors import OTHERS
-from tests.builders import a_team, a_user, at
+from tests.builders import a_job, a_team, a_user, at
 from tests.builders_pages import Demo, a_busy_cluster, a_forecast
 from tests.controlplane.test_pages import text
 
@@ -79,6 +78,53 @@ def test_a_run_time_that_nobody_knows_is_called_unknown(demo: Demo, ada: Client)
         assert any("its run time is unknown" in hover for hover in hovers), name
 
 
+def coming(client: Client) -> Any:
+    """Return the trace of the runs that are expected."""
+    traces = client.get("/timeline/figure.json").json()["data"]
+    (trace,) = (trace for trace in traces if trace["name"] == "coming")
+    return trace
+
+
+def test_a_run_on_gpus_is_never_drawn_on_cores(demo: Demo, ada: Client) -> None:
+    on_cores = a_waiting_job(demo, "on-cores")
+    a_forecast(on_cores, 500.0, node="bravo", gpus=0)
+    Forecast.objects.filter(job=demo.waiting).update(nodes=["bravo"], gpus=4)
+    trace = coming(ada)
+    lanes = dict(zip(zip(trace["text"], trace["y"], strict=True), trace["x"], strict=True))
+    assert {lane for name, lane in lanes if name == "on-cores"} == {"bravo · cores"}
+    assert len({lane for name, lane in lanes if name == demo.waiting.name}) == 4
+    assert ("recurrent-sequences", "bravo · cores") not in lanes
+
+
+def test_runs_on_cores_at_once_have_rows_of_their_own(demo: Demo, ada: Client) -> None:
+    Forecast.objects.all().delete()
+    for name in ("one", "two"):
+        a_forecast(a_waiting_job(demo, name), 500.0, node="bravo", gpus=0)
+    trace = coming(ada)
+    assert trace["y"] == ["bravo · cores"] * 2
+    assert len(set(trace["offset"])) == 2
+
+
+def a_waiting_job(demo: Demo, name: str) -> Job:
+    """Return a job of Ada's that waits."""
+    return a_job(demo.cluster, name=name, team=demo.team, user=demo.user, state="queued")
+
+
+def a_score_of(demo: Demo, jobs: int) -> None:
+    """Let so many jobs start that had a forecast."""
+    for number in range(jobs):
+        job = a_waiting_job(demo, f"started-{number}")
+        a_forecast(job, 200.0, first=True, made_at=at(-10))
+        Job.objects.filter(pk=job.pk).update(started_at=at(300), state="completed")
+
+
+def test_a_score_of_few_jobs_is_not_shown(demo: Demo, ada: Client) -> None:
+    a_score_of(demo, 2)
+    page = text(ada, "/rounds/")
+    assert "Not enough jobs yet (2 of 20)" in page
+    assert "of the wait" not in page
+
+
 def test_the_score_of_forecasts_stands_above_the_rounds(demo: Demo, ada: Client) -> None:
     Job.objects.filter(pk=demo.waiting.pk).update(started_at=at(300))
     page = text(ada, "/rounds/")
@@ -88,27 +134,22 @@ def test_the_score_of_forecasts_stands_above_the_rounds(demo: Demo, ada: Client)
 def test_the_timeline_draws_runs_that_are_expected_on_gpus_that_are_free_first(
     demo: Demo, client: Client
 ) -> None:
-    def coming(user: User) -> Any:
-        client.force_login(user)
-        (trace,) = (
-            t for t in client.get("/timeline/figure.json").json()["data"] if t["name"] == "coming"
-        )
-        return trace
-
-    trace = coming(demo.user)
+    client.force_login(demo.user)
+    trace = coming(client)
     assert trace["text"] == ["recurrent-sequences"] * 2
     assert [lane[:6] for lane in trace["y"]] == ["bravo "] * 2
     assert trace["x"] == pytest.approx([600_000.0] * 2)
     assert trace["marker"]["pattern"]
-    assert coming(a_user(team=a_team()))["text"] == [OTHERS] * 2
+    client.force_login(a_user(team=a_team()))
+    assert coming(client)["text"] == [OTHERS] * 2
 
 
 def test_the_score_of_forecasts_is_on_the_page_of_rounds(demo: Demo, ada: Client) -> None:
     assert "Forecasts of starts" not in text(ada, "/rounds/")
-    Job.objects.filter(pk=demo.waiting.pk).update(started_at=at(300))
+    a_score_of(demo, 20)
     page = text(ada, "/rounds/")
     assert "Forecasts of starts" in page
-    assert "33% of the wait" in page
+    assert "32% of the wait" in page
 
 
 def test_the_timeline_draws_until_when_the_newest_round_expects_what_runs(

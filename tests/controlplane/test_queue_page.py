@@ -3,8 +3,8 @@
 import pytest
 from django.test import Client
 
-from jobs.models import Job
-from tests.builders import a_user
+from jobs.models import Assignment, AssignmentSlot, Job
+from tests.builders import a_team, a_user
 from tests.builders_pages import Demo, a_busy_cluster
 from tests.controlplane.test_pages import text
 
@@ -69,3 +69,36 @@ def test_htmx_gets_the_part_and_caches_keep_it_apart(ada: Client) -> None:
 def test_the_queue_says_why_a_job_failed(demo: Demo, ada: Client) -> None:
     Job.objects.filter(pk=demo.waiting.pk).update(state="failed", failure_reason="out of <memory>")
     assert "out of &lt;memory&gt;" in text(ada, "/?state=failed")
+
+
+def test_a_stranger_reads_how_many_gpus_other_teams_use(demo: Demo, client: Client) -> None:
+    client.force_login(a_user("stranger", team=a_team("hearing")))
+    page = text(client, "/")
+    assert "No job of your teams runs or waits" in page
+    busy = AssignmentSlot.objects.filter(live=True).values("device").distinct().count()
+    assert f"Other teams use {busy} of 8 GPUs." in page
+    assert demo.running.name not in page
+
+
+def test_a_member_reads_what_the_others_use_beside_the_own(demo: Demo, ada: Client) -> None:
+    assert "Other teams use 1 of 8 GPUs." in text(ada, "/")
+    AssignmentSlot.objects.exclude(assignment__job__team=demo.team).delete()
+    assert "Other teams use" not in text(ada, "/")
+
+
+def test_an_operator_reads_all_jobs_and_no_sum_of_others(demo: Demo, client: Client) -> None:
+    client.force_login(demo.operator)
+    assert "Other teams use" not in text(client, "/")
+
+
+def test_an_empty_cluster_says_that_nothing_runs(client: Client) -> None:
+    client.force_login(a_user("stranger", team=a_team("hearing")))
+    assert "Nothing runs or waits" in text(client, "/")
+
+
+def test_cores_that_other_teams_use_are_counted(demo: Demo, client: Client) -> None:
+    Assignment.objects.filter(job=demo.running, state="running").update(gpus=0, units=2)
+    AssignmentSlot.objects.all().delete()
+    Job.objects.filter(pk=demo.running.pk).update(cores=3.0)
+    client.force_login(a_user("stranger", team=a_team("hearing")))
+    assert "Other teams use 6 cores." in text(client, "/")

@@ -5,10 +5,11 @@ The live side is real from the events to the agent's services; virtual are only 
 work itself.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from math import inf
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from clusters.models import Cluster, Node
 from controlplane.loop.live.observe import observe
 from controlplane.loop.models import Round
+from controlplane.loop.rounds import RejectCode
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.workloads.rules import NO_RULES, Rules
 from controlplane.simulation.world.job_table import Launch
@@ -25,9 +27,11 @@ from jobs.models import Assignment, Job, Kind, Team
 from loadmaster.features import SHARED, features_with
 from policies.contract.plan import WaitCode
 from policies.contract.snapshot import KindView, Source, Throughput
+from policies.host import third_parties
 from policies.host.registry import make
 from profiling.models import PredictedRun
 from tests.builders import a_cluster, a_gpu_type, a_job, a_node, a_team, a_user
+from tests.builders_third_party import PLACES_BATCH, SPOILS_SEATS, a_package
 from tests.builders_worlds import (
     LAUNCH_S,
     PERIOD_S,
@@ -371,6 +375,35 @@ def test_run_times_are_predicted_alike_in_both_worlds(
     ]
     learnt = "last_two" if predictor == "last_two" else "user+name+kind+request"
     assert learnt in told.values(), "the trace must have something to learn from"
+
+
+@pytest.fixture
+def _third_parties(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Policies of a third party, known to this process and its children."""
+    a_package(tmp_path, {"places_batch": PLACES_BATCH, "spoils_seats": SPOILS_SEATS})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    yield
+    third_parties.forget()
+
+
+@pytest.mark.usefixtures("_third_parties")
+def test_a_third_partys_policy_places_batch_jobs_in_both_worlds(engine: LookingEngine) -> None:
+    simulation = both_worlds("places_batch", {}, engine, batch=BATCH)
+    shown = {one.plan.message for one in simulation.rounds}
+    assert set(Round.objects.values_list("message", flat=True)) == shown
+    assert "2 batch jobs" in shown
+
+
+@pytest.mark.usefixtures("_third_parties")
+def test_gangs_with_a_bad_seat_are_left_out_in_both_worlds(engine: LookingEngine) -> None:
+    simulation = both_worlds("spoils_seats", {}, engine)
+    left_out = [r for one in simulation.rounds for r in one.applied.rejected]
+    refused = [r for r in left_out if r.code is RejectCode.REFUSED]
+    rejected = Round.objects.order_by("number").values_list("rejected", flat=True)
+    live = [entry["job"] for entries in rejected for entry in entries if entry["code"] == "refused"]
+    assert live == [r.key[0] for r in refused]
+    assert len(refused) > 3
 
 
 INCIDENTS = (

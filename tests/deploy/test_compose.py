@@ -248,6 +248,8 @@ def test_compose_refuses_to_start_without_secrets(tmp_path: Path) -> None:
 def test_the_proxy_ends_tls_and_keeps_metrics_inside(site: Site) -> None:
     plain = httpx.get(f"http://localhost:{site.http}/login/?a=b", follow_redirects=False)
     assert (plain.status_code, plain.headers["location"]) == (308, "https://localhost/login/?a=b")
+    with pytest.raises(httpx.RemoteProtocolError):
+        httpx.get(f"http://localhost:{site.http}/login/", headers={"Host": "stranger.example"})
     page = site.get("/")
     assert page.status_code in (302, 200)
     assert "max-age=" in page.headers["strict-transport-security"]

@@ -229,6 +229,43 @@ def test_the_proxy_passes_agents_bodies_on_as_they_come_and_has_bounded_room_for
     assert proxy["tmpfs"] == ["/tmp:size=512m"]
 
 
+def test_every_container_has_limits_of_memory_and_processes() -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    unbounded = [
+        name
+        for name, service in services.items()
+        if "mem_limit" not in service or not service.get("pids_limit", 0) > 0
+    ]
+    assert unbounded == []
+
+
+def test_compose_takes_the_limits_as_they_are_written(tmp_path: Path) -> None:
+    for name in ("docker-compose.yml", "deploy/make-env"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    subprocess.run(["deploy/make-env", "lab.example"], cwd=tmp_path, check=True)
+    read = ["docker-compose", "config"]
+    text = subprocess.check_output(read, cwd=tmp_path, env=bare(), text=True)
+    services = yaml.safe_load(text)["services"]
+    assert str(services["web"]["mem_limit"]) in ("3g", "3221225472")
+    assert services["proxy"]["environment"]["LOADMASTER_HOST"] == "lab.example"
+
+
+def test_proxy_redirects_to_its_own_names_alone() -> None:
+    said = (DEPLOY / "nginx.conf").read_text()
+    others = said.split("listen 8080 default_server;")[1].split("}")[0]
+    assert "return 444;" in others
+    assert said.count("return 308 ") == 1
+    command = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["proxy"]
+    assert "server_name LOADMASTER_HOST;" in said
+    assert "s/server_name LOADMASTER_HOST;/" in command["command"][-1]
+
+
+def bare() -> dict[str, str]:
+    """Variables of this process without our own."""
+    return {n: v for n, v in os.environ.items() if not n.startswith("LOADMASTER_")}
+
+
 def test_redis_has_a_password_that_no_command_line_shows() -> None:
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
     assert "${REDIS_PASSWORD:?" in services["web"]["environment"]["REDIS_URL"]

@@ -78,3 +78,13 @@ def test_the_place_in_the_queue_counts_jobs_of_all_teams_that_are_expected_soone
     for now in (timezone.now(), at(5000)):  # by then all starts have passed
         found = starts_of(jobs, now).expected
         assert [found[job.pk].position for job in jobs[:3]] == [3, 1, 2]
+
+
+@pytest.mark.django_db
+def test_jobs_that_start_at_once_have_places_of_their_own(cluster: Cluster) -> None:
+    jobs = [a_job(cluster, priority=priority) for priority in (0, 5, 0)]
+    moment = at(300)
+    for job in jobs:
+        a_forecast(job, planned_at=moment, low_at=moment, start_at=moment, high_at=moment)
+    found = starts_of(jobs, timezone.now()).expected
+    assert [found[job.pk].position for job in jobs] == [2, 1, 3]

@@ -110,3 +110,9 @@ def test_rotation_leaves_what_no_key_opens_and_names_it(monkeypatch: pytest.Monk
     with pytest.raises(CommandError, match="no key opens research/token"):
         call_command("rotate_secrets", stdout=StringIO())
     assert bytes(Secret.objects.get().ciphertext) == before
+
+
+def test_a_team_does_not_delete_a_secret_of_another() -> None:
+    secret = set_secret(a_team("theirs"), "key", "hunter2")
+    assert not delete_secret(a_team("ours"), "key")
+    assert reveal(secret) == "hunter2"

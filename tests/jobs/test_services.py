@@ -164,6 +164,17 @@ def test_cancelling_a_running_job_waits_for_its_processes(user: User, node: Node
     assert services.job_cancel(job, user).state == JobState.CANCELLING
 
 
+@pytest.mark.parametrize("state", [JobState.HELD, JobState.QUEUED, JobState.PROFILING])
+def test_cancelling_a_job_that_is_measured_waits_for_its_processes(
+    user: User, node: Node, state: JobState
+) -> None:
+    job = a_job_of(user, node.cluster, state)
+    run = a_placement(job, node, purpose="profiling", gpus=0)
+    assert services.job_cancel(job, user).state == JobState.CANCELLING
+    run.refresh_from_db()
+    assert run.desired == "cancel"
+
+
 def test_cancelling_a_job_nobody_has_accepted_ends_it_at_once(user: User, node: Node) -> None:
     job = a_job_of(user, node.cluster, JobState.STARTING)
     assignment = a_placement(job, node, AssignmentState.OFFERED)

@@ -11,6 +11,7 @@ from jobs.wording import (
     BEGINS_LATER,
     REASONS,
     RESTING,
+    Facts,
     explain,
     reason_for_waiting,
 )
@@ -25,12 +26,13 @@ LONGEST = {
     "from_s": LATER_S, "retry_s": LATER_S, "why": "exit code 1",
     "missing": ["zone=a", "ssd", "rack=7"], "offered": ["zone=b", "nvme", "rack=8"],
     "lacks": [["memory_gb", 1024.0, 512.0], ["cores", 4.0, 2.0]],
+    "conditions": {"x": "afternotok"}, "needs": ["cores", "several", "types"],
 }  # fmt: skip
 
 
 def test_every_code_has_a_sentence_and_a_remedy() -> None:
     assert set(REASONS) == CODES
-    assert all(reason.remedy for reason in REASONS.values())
+    assert all(reason.remedy(Facts()) for reason in REASONS.values())
 
 
 @pytest.mark.parametrize("code", sorted(CODES))
@@ -53,14 +55,19 @@ def test_a_job_that_runs_or_is_over_has_no_reason() -> None:
         ({"jobs": ["a"]}, "It waits for GPUs held by digits."),
         ({"jobs": ["a", "x"]}, "It waits for GPUs held by digits and 1 other."),
         ({"jobs": ["x"]}, "It waits for GPUs held by a job of another team."),
-        ({"jobs": ["x", "y"]}, "It waits for GPUs held by 2 jobs of other teams."),
+        (
+            {"jobs": ["x", "y"]},
+            "It waits for GPUs held by 2 jobs of other teams.",
+        ),
         ({"nodes": ["n"], "jobs": ["a", "b"]}, "It waits for volta, held by digits and bert."),
         (
             {"nodes": ["n", "m", "o"], "jobs": ["a", "b", "c"]},
             "It waits for volta and 2 others, held by digits and 2 others.",
         ),
-        ({"jobs": "nonsense"}, "All GPUs it could use are taken."),
-        (["nonsense"], "All GPUs it could use are taken."),
+        ({"jobs": ["a"], "needs": ["cores"]}, "It waits for cores held by digits."),
+        ({"jobs": "nonsense"}, "All GPUs that it could use are taken."),
+        (["nonsense"], "All GPUs that it could use are taken."),
+        ({"needs": ["cores"]}, "All cores that it could use are taken."),
     ],
 )
 def test_what_stands_in_the_way_is_named_as_far_as_the_reader_may_know(
@@ -91,8 +98,78 @@ def test_a_time_is_told_only_while_it_lies_ahead(now: datetime, end: str) -> Non
 
 def test_a_job_that_rests_tells_its_last_failure_on_request() -> None:
     told = explain("queued", RESTING, {"why": "exit code 1", "retry_s": LATER_S}, {})
-    assert told.sentence == "It rests before it is tried again at 2027-01-15 22:00 UTC."
+    assert told.sentence == "It pauses after a failure until 2027-01-15 22:00 UTC."
     assert told.lists == (("Last failure", "exit code 1"),)
+
+
+@pytest.mark.parametrize(
+    ("conditions", "said"),
+    [
+        ({}, "It waits for digits to complete."),
+        ({"a": "afterok"}, "It waits for digits to complete."),
+        ({"a": "afternotok"}, "It waits for digits to fail."),
+        ({"a": "afterany"}, "It waits for digits to end."),
+        ({"a": "after"}, "It waits for digits to start."),
+        ({"a": "singleton"}, "It waits for digits to end."),
+    ],
+)
+def test_a_dependency_is_told_by_its_condition(conditions: dict[str, str], said: str) -> None:
+    detail = {"jobs": ["a"], "conditions": conditions}
+    assert reason_for_waiting("queued", "dependency", detail, NAMES) == said
+
+
+def test_dependencies_of_two_conditions_are_told_apart() -> None:
+    detail = {"jobs": ["a", "b", "x"], "conditions": {"b": "afternotok"}}
+    said = reason_for_waiting("queued", "dependency", detail, NAMES)
+    assert said == "It waits for digits and 1 other to complete and for bert to fail."
+
+
+@pytest.mark.parametrize(
+    ("needs", "remedy"),
+    [
+        ([], "Nothing to do: it starts by itself."),
+        (["cores"], "Nothing to do: it starts by itself."),
+        (["types"], "Wait, or clone it with other allowed_types."),
+        (["several"], "Wait, or clone it with fewer GPUs."),
+        (["cores", "several"], "Wait, or clone it with fewer cores."),
+        (["several", "types"], "Wait, or clone it with other allowed_types or fewer GPUs."),
+    ],
+)
+def test_a_remedy_names_only_what_the_job_asks_for(needs: list[str], remedy: str) -> None:
+    assert explain("queued", "no_capacity", {"needs": needs}, NAMES).remedy == remedy
+
+
+@pytest.mark.parametrize(
+    ("lack", "said", "remedy"),
+    [
+        (
+            ["cores", 1.0, 0.0],
+            "It needs 1 core, and nodes that suit it have none.",
+            "Clone it without, or add a node that has it.",
+        ),
+        (
+            ["gpus", 8.0, 4.0],
+            "It needs 8 GPUs, and nodes that suit it have at most 4.",
+            "Clone it with at most 4 GPUs, or add a larger node.",
+        ),
+        (
+            ["units", 3.0, 1.0],
+            "It needs 3 units, and nodes that suit it have at most 1.",
+            "Clone it with at most 1 unit, or add more nodes.",
+        ),
+    ],
+)
+def test_a_job_that_is_too_large_is_told_what_would_do(
+    lack: list[object], said: str, remedy: str
+) -> None:
+    told = explain("queued", "no_node_fits", {"lacks": [lack]}, NAMES)
+    assert (told.sentence, told.remedy) == (said, remedy)
+
+
+def test_a_list_that_was_cut_is_not_counted() -> None:
+    detail = {"jobs": ["a", *"tuvwxyz"]}
+    said = reason_for_waiting("queued", "no_capacity", detail, NAMES)
+    assert said == "It waits for GPUs held by digits and others."
 
 
 def test_a_new_job_waits_for_the_next_decision() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from policies.contract.labels import apart_label
 from policies.contract.plan import Expected, Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import (
     JobPhase,
@@ -28,6 +29,7 @@ from tests.builders_policies import (
     a_profile_run,
     a_snapshot,
     on,
+    seated,
 )
 
 
@@ -412,3 +414,48 @@ def test_what_a_node_cannot_do_is_told_in_words() -> None:
         "labels_missing",
         "node n1 lacks the runtime docker, which job a needs",
     )
+
+
+@pytest.mark.parametrize(
+    ("seat", "quota"),
+    [
+        (RankPlacement("n1", ("gpu0",)), 9),
+        (RankPlacement("n1", ("gpu0",)), None),
+        (RankPlacement("n1", ("gpu0",), cpu_quota=0.5), 7),
+        (RankPlacement("n1", ("gpu0",), units=2), 7),
+    ],
+)
+def test_a_placement_that_stays_changes_nothing_but_its_end(
+    seat: RankPlacement, quota: int | None
+) -> None:
+    snapshot = a_snapshot(jobs=[a_job("a", running=on("n1", "gpu0", steps_quota=7))])
+    kept = Placement("a", (RankPlacement("n1", ("gpu0",)),), steps_quota=7, until_s=9000.0)
+    assert codes(snapshot, kept) == []
+    assert codes(snapshot, Placement("a", (seat,), steps_quota=quota)) == ["not_carried_out"]
+
+
+def test_a_placement_that_moves_may_have_another_quota() -> None:
+    nodes = [a_node("n1"), a_node("n2")]
+    snapshot = a_snapshot(nodes, [a_job("a", running=on("n1", "gpu0", steps_quota=7))])
+    moved = Placement("a", (RankPlacement("n2", ("gpu0",), cpu_quota=0.5),), steps_quota=9)
+    assert codes(snapshot, moved) == []
+
+
+def test_the_order_of_seats_and_devices_changes_nothing() -> None:
+    one, two = RankPlacement("n1", ("gpu0", "gpu1")), RankPlacement("n2", ("gpu0",), units=2)
+    run = seated(one, two)
+    job = a_job("a", gpus_min=3, gpus_max=3, running=run)
+    snapshot = a_snapshot([a_node("n1", gpus=2), a_node("n2")], [job])
+    swapped = (two, RankPlacement("n1", ("gpu1", "gpu0")))
+    assert codes(snapshot, Placement("a", swapped)) == []
+
+
+def test_an_avoided_node_breaks_no_rule() -> None:
+    snapshot = a_snapshot(jobs=[a_job("a", labels=(apart_label("n1"),))])
+    assert codes(snapshot, put("a", "n1", "gpu0")) == []
+
+
+def test_a_gang_on_an_unknown_node_is_judged_like_any_other() -> None:
+    snapshot = a_snapshot(jobs=[a_job("a", gpus_min=2, gpus_max=2)])
+    ranks = (RankPlacement("n1", ("gpu0",)), RankPlacement("nowhere", ("gpu0",)))
+    assert codes(snapshot, Placement("a", ranks)) == ["unknown_node"]

@@ -84,7 +84,7 @@ def test_why_another_teams_run_failed_is_not_shown(client: Client, cluster: Clus
 def test_an_operator_has_a_kind_measured_anew(client: Client, cluster: Cluster) -> None:
     kind = a_kind(team=a_team(), steps_per_s={("V100", 1): 2.0})
     client.force_login(a_user(operator=True))
-    answer = client.post(f"{KINDS}{kind.pk}/forget/")
+    answer = client.post(f"{KINDS}{kind.pk}/forget/", content_type="application/json")
     assert answer.status_code == 200
     assert {p["source"] for p in answer.json()["profiles"]} == {"estimated"}
     assert Profile.objects.get(kind=kind).steps_per_s == 2.0
@@ -99,7 +99,7 @@ def test_a_user_may_not_have_a_kind_forgotten(client: Client, cluster: Cluster) 
 
 def test_forgetting_a_kind_that_is_not_there_is_an_error_that_says_so(client: Client) -> None:
     client.force_login(a_user(operator=True))
-    assert client.post(f"{KINDS}999/forget/").status_code == 404
+    assert client.post(f"{KINDS}999/forget/", content_type="application/json").status_code == 404
 
 
 def test_kinds_come_in_pages(client: Client, cluster: Cluster) -> None:

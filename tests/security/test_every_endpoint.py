@@ -80,6 +80,7 @@ ENDPOINTS = {
     "api/v1/tokens/<slug:key>/": TEAM,
     "api/v1/^clusters/$": PERSON, "api/v1/^clusters/(?P<name>[^/.]+)/$": WRITES,
     "api/v1/^clusters/(?P<name>[^/.]+)/reschedule/$": WRITES,
+    "api/v1/clusters/<str:name>/tariffs/": WRITES,
     "api/v1/^nodes/$": PERSON, f"{NODE}$": PERSON,
     **{f"{NODE}{name}/$": WRITES for name in ("cordon", "drain", "role", "slots", "uncordon")},
     "api/v1/^gpu-types/$": PERSON, "api/v1/^gpu-types/(?P<name>[^/]+)/$": WRITES,

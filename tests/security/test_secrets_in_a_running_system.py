@@ -83,7 +83,7 @@ def system(tmp_path: Path) -> Iterator[System]:
             "start", lambda: re.search(told, said.read_text()), said
         ).groups()
         client = httpx.Client(base_url=url, timeout=60)
-        account = {"username": "admin", "password": password, "new_password": "a new password"}
+        account = {"username": "admin", "password": password, "new_password": "a new one of ours"}
         given = client.post("/api/v1/tokens/", json=account)
         client.headers["Authorization"] = f"Bearer {given.json()['token']}"
         yield System(process, home, said, client)

@@ -1,10 +1,10 @@
-"""manage.py enrol_token CLUSTER [--role ROLE] [--hours H]: a token that enrols one machine."""
+"""manage.py enrol_token CLUSTER: a token that enrols one machine, or one in place of a node's."""
 
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from clusters.management.operators import OperatorCommand, finite, the_cluster
+from clusters.management.operators import OperatorCommand, finite, the_cluster, the_node
 from clusters.models.nodes import Role
 from clusters.services.enrolment import issue_enrolment_token
 
@@ -18,6 +18,7 @@ class Command(OperatorCommand):
         add = parser.add_argument
         add("cluster", help="name of the cluster the machine joins")
         add("--role", choices=Role.values, default=Role.PRODUCTION, help="what the node is for")
+        add("--node", default="", help="a node whose machine is gone: the new one takes its place")
         add("--hours", type=finite, default=1.0, help="how long the token may be used")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -26,6 +27,8 @@ class Command(OperatorCommand):
             raise CommandError(
                 f"--hours must be more than 0 and at most a year, not {options['hours']}"
             )
+        node = the_node(cluster, options["node"]) if options["node"] else None
+        valid_s = options["hours"] * 3600
         self.stdout.write(
-            issue_enrolment_token(cluster, options["role"], valid_s=options["hours"] * 3600)
+            issue_enrolment_token(cluster, options["role"], valid_s=valid_s, node=node)
         )

@@ -1,16 +1,26 @@
-"""manage.py set_tariff CLUSTER [PRICE] [--band "01234 08:00-20:00 0.24"] [--from TIME]."""
+"""manage.py set_tariff CLUSTER [PRICE] [--band "01234 08:00-20:00 0.24"] [--from TIME].
+
+manage.py set_tariff CLUSTER --series FILE: prices of each hour or quarter of an hour.
+"""
 
 from argparse import ArgumentParser
 from datetime import time
 from decimal import Decimal, InvalidOperation
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from django.core.management.base import CommandError
+from django.db.models import Count
 
 from clusters.management.operators import OperatorCommand, finite, moment, the_cluster
-from clusters.models import EnergyTariff, TariffBand
+from clusters.models import Cluster, EnergyTariff, TariffBand
+from clusters.tariff_series import SeriesError, add_series
 from clusters.tariffs import add_tariff
+from loadmaster.text_formats import TextError, decode, read_bytes
+
+LARGEST_SERIES = 20_000_000
+"""Bytes of a file with a series."""
 
 
 class Command(OperatorCommand):
@@ -37,6 +47,10 @@ class Command(OperatorCommand):
             dest="since",
             help="in force from then on (ISO 8601, in the cluster's zone); now if left out",
         )
+        parser.add_argument(
+            "--series", type=Path, metavar="FILE",
+            help="a CSV with a header: start, and price_per_kwh or price_per_mwh, of equal steps",
+        )  # fmt: skip
         parser.add_argument("--name", default="", help="what you call it")
         parser.add_argument("--emissions-g", type=finite, default=0.0, help="grams of CO2 per kWh")
 
@@ -47,9 +61,14 @@ class Command(OperatorCommand):
         price: str | None,
         band: list[str],
         since: str | None,
+        series: Path | None,
         **options: Any,
     ) -> None:
         row = the_cluster(cluster)
+        if series is not None:
+            if price is not None or band or since:
+                raise CommandError("--series has its own prices and times: leave the others out")
+            _add_series(row, series, options["name"])
         if price is None and (band or since):
             raise CommandError(
                 "say the price of the other hours too: set_tariff CLUSTER PRICE --band ..."
@@ -63,6 +82,7 @@ class Command(OperatorCommand):
             )  # fmt: skip
             add_tariff(tariff, bands)
         versions = row.tariffs.order_by("-effective_from", "-id").prefetch_related("bands")
+        versions = versions.annotate(steps_count=Count("steps"))
         lines = [_line(version, ZoneInfo(row.timezone), row.currency) for version in versions]
         self.stdout.write("\n".join(lines) or "no tariff: energy costs nothing yet")
 
@@ -73,10 +93,24 @@ def _line(row: EnergyTariff, zone: ZoneInfo, currency: str) -> str:
         for b in row.bands.all()
     )
     price = f"{row.default_price_per_kwh.normalize():f} {currency}/kWh"
+    if row.effective_until is not None:
+        until = row.effective_until.astimezone(zone)
+        count = row.steps_count  # type: ignore[attr-defined]  # annotated
+        price = f"to {until:%Y-%m-%d %H:%M %Z}, {count} prices, mean {price}"
     return (
         f"from {row.effective_from.astimezone(zone):%Y-%m-%d %H:%M %Z}:"
         f" {price}{bands}{f' ({row.name})' if row.name else ''}"
     )
+
+
+def _add_series(cluster: Cluster, path: Path, name: str) -> None:
+    try:
+        text = decode(read_bytes(path, LARGEST_SERIES), any_encoding=True)
+        add_series(cluster, text, name=name)
+    except OSError as error:
+        raise CommandError(f"--series: {path} cannot be read: {error.strerror}") from None
+    except (SeriesError, TextError) as error:
+        raise CommandError(f"--series: {path}: {error}") from None
 
 
 def _band(text: str) -> TariffBand:

@@ -14,6 +14,7 @@ from django.views.decorators.http import require_GET, require_POST
 
 from clusters.models import Node
 from clusters.models.nodes import Role
+from clusters.services.enrolment import issue_enrolment_token
 from clusters.services.nodes import (
     NodeStateError,
     SlotsError,
@@ -44,7 +45,10 @@ def node_action(request: HttpRequest, node_id: uuid.UUID, action: str) -> HttpRe
         raise PermissionDenied("only operators change nodes")
     node = get_object_or_404(Node, pk=node_id)
     try:
-        messages.success(request, _act(node, action, request.POST, user.get_username()))
+        if action == "take-back":
+            messages.warning(request, _token_of(node, user))
+        else:
+            messages.success(request, _act(node, action, request.POST, user.get_username()))
     except NodeStateError as error:
         messages.error(request, f"Nothing was changed: {error}.")
     except SlotsError as error:
@@ -81,6 +85,15 @@ def _act(node: Node, action: str, said: Mapping[str, str], actor: str) -> str:
             shared = f"Up to {slots} jobs may now share each GPU"
             return f"{'Jobs no longer share the GPUs' if slots == 1 else shared} of {node.name}."
     raise Http404(f"there is no action {action} {role}".strip())
+
+
+def _token_of(node: Node, user: User) -> str:
+    """Words with a new token for a machine that takes the place of the node's."""
+    token = issue_enrolment_token(node.cluster, created_by=user, node=node)
+    return (
+        f"The token for a machine in place of {node.name}, shown this once and good for an hour:"
+        f" {token}"
+    )
 
 
 def _slots(text: str) -> int:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import Exists, OuterRef
+from django.db.models import Exists, OuterRef, Q
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
@@ -19,7 +19,7 @@ from clusters.events import note_nodes_joined, request_reschedule
 from clusters.intervals import intervals_by_cluster, is_silent, job_lease_s
 from clusters.models import Device, Node, NodeEvent, Reason
 from clusters.models.nodes import State
-from clusters.plausible import Dropped, device_samples, room_gb
+from clusters.plausible import Dropped, device_samples, room_gb, shown_trouble
 from clusters.services.devices import keep_samples, note_health
 from clusters.services.implausible import note_dropped
 from controlplane.execution.directives import cursor_of, directives, is_news, is_past
@@ -28,6 +28,7 @@ from controlplane.execution.outcomes import assignment_running
 from controlplane.execution.services.agent_clocks import AGENT_CLOCKS
 from controlplane.execution.services.sessions import restore_lost_node, token_refusals
 from controlplane.web.storage.bulk import update_rows
+from controlplane.web.storage.turns import urgent
 from jobs.assignment_lifecycle import ENDED, HELD_BY_AGENT, LIVE, MOVE_TO
 from jobs.models import Assignment
 from jobs.moves import lock_assignment
@@ -79,7 +80,7 @@ Outcome = Renewed | AgentCallError | Busy
 
 @dataclass(frozen=True, slots=True)
 class _NodeRow:
-    """Locked node as its heartbeat finds it; `ill`: one of its devices was unhealthy.
+    """Locked node as its heartbeat finds it; `ill`: one of its devices was in trouble.
 
     `peak_w`: of its type of GPU, 0 without.
     """
@@ -92,6 +93,7 @@ class _NodeRow:
     state: str
     reason: str
     session_expires_at: datetime | None
+    gpu_trouble: str
     peak_w: float
     ill: bool
 
@@ -139,7 +141,7 @@ def renew_all(
     With `wait=False` rows locked by others make their heartbeat Busy.
     """
     now = now or timezone.now()
-    with transaction.atomic():
+    with urgent(), transaction.atomic():
         rows = _lock_nodes({call.node for call in calls}, wait=wait)
         refused = _refusals(calls, rows)
         clock = intervals({row.cluster_id for row in rows.values()})
@@ -181,7 +183,8 @@ def _lock_nodes(pks: Iterable[UUID], *, wait: bool) -> dict[UUID, _NodeRow]:
         .filter(pk__in=list(pks))
         .order_by("pk")
     )
-    ill = Exists(Device.objects.filter(node=OuterRef("pk"), healthy=False))
+    in_trouble = Q(healthy=False) | ~Q(trouble="")
+    ill = Exists(Device.objects.filter(in_trouble, node=OuterRef("pk")))
     known = locked.annotate(ill=ill, peak_w=Coalesce("gpu_type__peak_w", 0.0))
     return {row[0]: _NodeRow(*row) for row in known.values_list(*_COLUMNS)}
 
@@ -283,13 +286,22 @@ def _note_changes(renewals: Sequence[_Renewal]) -> None:
             node = Node.objects.select_related("cluster").get(pk=row.pk)
             restore_lost_node(node)
             _cordon_if_unhealthy(node, trouble)
-    note_health(
-        {
-            t.row.pk: t.beat.devices
-            for t in renewals
-            if t.row.ill or not all(sample.healthy for sample in t.beat.devices)
-        }
-    )
+        _note_gpu_trouble(row, shown_trouble(renewal.beat.gpu_trouble))
+    note_health({t.row.pk: t.beat.devices for t in renewals if _is_doubtful(t)})
+
+
+def _is_doubtful(renewal: _Renewal) -> bool:
+    """Return True if a device is in trouble, or was at the last heartbeat."""
+    told = renewal.beat.devices
+    return renewal.row.ill or any(not sample.healthy or sample.trouble for sample in told)
+
+
+def _note_gpu_trouble(row: _NodeRow, trouble: str) -> None:
+    """Keep a changed reason why GPUs of the machine may be missing, with an event."""
+    if trouble == row.gpu_trouble:
+        return
+    Node.objects.filter(pk=row.pk).update(gpu_trouble=trouble)
+    NodeEvent.objects.create(node_id=row.pk, event="gpus", data={"trouble": trouble})
 
 
 def _trouble(renewal: _Renewal) -> str:
@@ -323,7 +335,7 @@ def _renewed(renewal: _Renewal, now: datetime) -> Renewed:
 
 
 def _restore_one(pk: UUID, known: KnownAssignment, epoch: int, now: datetime) -> None:
-    with transaction.atomic():
+    with urgent(), transaction.atomic():
         assignment = lock_assignment(pk)
         if assignment.state != AssignmentState.UNKNOWN or assignment.epoch != epoch:
             return

@@ -23,6 +23,7 @@ from clusters.events import request_reschedule
 from clusters.intervals import intervals_of, is_silent
 from clusters.models import Node, NodeEvent, Reason
 from clusters.models.nodes import State
+from clusters.plausible import shown_trouble
 from clusters.services.devices import sync_devices
 from clusters.services.enrolment import gpu_type_of, sha256
 from controlplane.execution.outcomes import end_assignment
@@ -79,6 +80,7 @@ def open_session(node_pk: UUID, request: SessionRequest, now: datetime | None = 
     check_text("boot_id", request.boot_id, 100)
     check_text("session_secret", request.session_secret, 1000, empty=False)
     check_text("address", request.address, 255)
+    check_text("process", request.process, 100)
     check_devices(request.devices)
     check_features(request.features)
     check_launches(request.assignments)
@@ -88,10 +90,13 @@ def open_session(node_pk: UUID, request: SessionRequest, now: datetime | None = 
             lease_s = intervals_of(node.cluster).lease_s
             text = f"another session of node {node} lives; it ends after {lease_s:.0f} s of silence"
             raise AgentCallError(409, ErrorCode.SESSION_LIVES, text)
+        if _is_superseded_copy(node, request):
+            text = f"another agent has the session of node {node}, by a copy of this state folder"
+            raise AgentCallError(409, ErrorCode.DUPLICATE, text)
         unwritten = _accepted_but_unknown(node, request)
         silent = node.state != State.LOST and is_silent(node.session_expires_at)
         epoch = _begin(node, request, now)
-        changed = sync_devices(node, request.devices)
+        changed = sync_devices(node, request.devices, request.gpu_trouble)
         adopt, stop = _split_known(node, request.assignments)
         Assignment.objects.filter(pk__in=adopt).update(epoch=epoch, report_seq=0, metrics_seq=0)
         if changed or silent:
@@ -122,8 +127,24 @@ def _is_same_agent(node: Node, request: SessionRequest) -> bool:
     )
 
 
+def _is_superseded_copy(node: Node, request: SessionRequest) -> bool:
+    """Return True if another live process of the same journal took the session of this one.
+
+    A restarted agent has had no session yet, and an agent whose answer was lost is the process that
+    has the newest one.
+    """
+    was_superseded = 0 < request.former_epoch < node.epoch
+    if not (request.process and was_superseded) or is_silent(node.session_expires_at):
+        return False
+    newest = node.events.filter(event="session").last()
+    return newest is not None and newest.data.get("process", "") != request.process
+
+
 def _begin(node: Node, request: SessionRequest, now: datetime) -> int:
     epoch = node.epoch + 1
+    gpu_type = gpu_type_of(request.devices)
+    if gpu_type is None and request.gpu_trouble:
+        gpu_type = node.gpu_type  # its GPUs are there, and cannot be reached
     Node.objects.filter(pk=node.pk, epoch=node.epoch).update(
         epoch=epoch,
         machine_id=request.machine_id,
@@ -132,15 +153,15 @@ def _begin(node: Node, request: SessionRequest, now: datetime) -> int:
         session_expires_at=now + timedelta(seconds=intervals_of(node.cluster).lease_s),
         heartbeat_seq=0,
         last_seen_at=now,
-        gpu_type=gpu_type_of(request.devices),
+        gpu_type=gpu_type,
+        gpu_trouble=shown_trouble(request.gpu_trouble),
         emulated=any(device.emulated for device in request.devices),
         address=request.address,
         **({"agent_version": request.agent_version[:50]} if request.agent_version else {}),
         **({"features": sorted(request.features)} if request.features else {}),
     )
-    NodeEvent.objects.create(
-        node=node, event="session", data={"epoch": epoch, "boot_id": request.boot_id}
-    )
+    data = {"epoch": epoch, "boot_id": request.boot_id, "process": request.process}
+    NodeEvent.objects.create(node=node, event="session", data=data)
     restore_lost_node(node)
     return epoch
 

@@ -127,8 +127,8 @@ class Launcher:
         try:
             with transaction.atomic():
                 self._train([found])
-        except FASTER as error:
-            return _overtaken(placement, error)
+        except FASTER:
+            return _overtaken(placement)
         self._take(found)
         return None
 
@@ -145,8 +145,8 @@ class Launcher:
             rejected = [replace(refused.why, key=placement.key) for placement in together]
             if len(together) == 1:
                 return rejected
-        except FASTER as error:
-            rejected = [_overtaken(placement, error) for placement in together]
+        except FASTER:
+            rejected = [_overtaken(placement) for placement in together]
         else:
             return []
         self._look(of)  # for what was undone is free, and their jobs are what they were
@@ -279,8 +279,8 @@ def _measured_together(placements: Iterable[Placement]) -> list[list[Placement]]
     return list(found.values())
 
 
-def _overtaken(placement: Placement, error: Exception) -> Rejected:
-    return Rejected(placement.key, RejectCode.STALE, f"somebody was faster: {error}")
+def _overtaken(placement: Placement) -> Rejected:
+    return Rejected(placement.key, RejectCode.STALE, "somebody was faster: the job has changed")
 
 
 def _offer(launches: Sequence[PreparedLaunch]) -> None:

@@ -89,6 +89,7 @@ class Observation:
     """Snapshot with cluster, event ids, blocked jobs and what is held; `cut`: more jobs queue.
 
     `over_limit`: limits of arrays by hidden element whose reason for waiting is new.
+    `conditions`: by job, the condition of each job or array that it still waits for.
     """
 
     cluster: Cluster
@@ -100,6 +101,7 @@ class Observation:
     held: LiveAssignments
     cut: bool = False
     over_limit: Mapping[str, int] = field(default_factory=dict)
+    conditions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def observe(
@@ -123,6 +125,10 @@ def observe(
             held=rows.held,
             cut=rows.cut,
             over_limit={str(job): limit for job, limit in rows.over_limit.items()},
+            conditions={
+                str(job): {str(on): condition for on, condition in of.items()}
+                for job, of in rows.undone.items()
+            },
         )
 
 

@@ -137,7 +137,7 @@ class FreeCapacity:
     ) -> Iterator[tuple[RejectCode, str]]:
         node = self.nodes.get(seat.node)
         if node is None:
-            yield RejectCode.STALE, f"node {seat.node} is gone"
+            yield RejectCode.STALE, "its node is gone"
             return
         if node.state != State.READY or node.role == FOREIGN_ROLE[placement.purpose]:
             yield RejectCode.STALE, f"node {node.name} is {node.state} and for {node.role}"
@@ -156,7 +156,7 @@ class FreeCapacity:
             yield RejectCode.STALE, f"node {node.name} serves another team, and isolates no jobs"
         if others and (job.exclusive or any(others.values())):
             code = RejectCode.DEFERRED if others.keys() & self.stopping else RejectCode.STALE
-            yield code, f"node {node.name} is still held by {', '.join(sorted(others))}"
+            yield code, f"node {node.name} is still held by {_jobs(others)}"
         if self.launches[str(node.pk)] >= MOST_HELD:
             yield self._in_the_way(), f"node {node.name} holds {MOST_HELD} launches, the most"
 
@@ -177,7 +177,7 @@ class FreeCapacity:
 
     def _device(self, node: Node, uuid: str, share: float) -> Iterator[tuple[RejectCode, str]]:
         device = self.devices.get((str(node.pk), uuid))
-        name = f"device {uuid} of node {node.name}"
+        name = f"a GPU of node {node.name}"
         if device is None or not device.healthy:
             yield RejectCode.STALE, f"{name} is {'gone' if device is None else 'unhealthy'}"
             return
@@ -185,7 +185,7 @@ class FreeCapacity:
         if self.free_slot(device) is None or shared > 1.0 + TOLERANCE:
             holders = self.holders[device.pk]
             code = RejectCode.DEFERRED if holders & self.stopping else RejectCode.STALE
-            yield code, f"{name} is still held by {', '.join(sorted(holders))}"
+            yield code, f"{name} is still held by {_jobs(holders)}"
 
     def _power(self, placement: Placement) -> list[tuple[RejectCode, str]]:
         cap = power_cap_now_w(self.cluster, self.now.timestamp())
@@ -204,3 +204,8 @@ class FreeCapacity:
 
     def _in_the_way(self) -> RejectCode:
         return RejectCode.DEFERRED if self.stopping else RejectCode.STALE
+
+
+def _jobs(holders: Collection[object]) -> str:
+    """Return the number of other jobs in words, without their names, which a reader may not see."""
+    return "another job" if len(holders) == 1 else f"{len(holders)} other jobs"

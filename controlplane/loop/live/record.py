@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from django.conf import settings
-from django.db import transaction
 
 from clusters.energy import cost_per_hour
 from clusters.models import Cluster, Reason, RescheduleEvent
+from clusters.models.clusters import policy_fault
 from controlplane.loop.changes import Start, describe
 from controlplane.loop.live.lock import RoundLock, check
 from controlplane.loop.live.observe import Observation
 from controlplane.loop.models import Round
-from controlplane.loop.rounds import Applied, LastPlan, RejectCode, Rejected
+from controlplane.loop.rounds import Applied, Decision, LastPlan, RejectCode, Rejected
 from controlplane.web.storage.bulk import batches
 from controlplane.web.storage.packed_json import pack, pack_text
+from controlplane.web.storage.turns import turn
 from jobs.lifecycle import JobState
 from jobs.models import UNFINISHED, Job
 from jobs.wording import ARRAY_LIMIT
@@ -34,6 +34,9 @@ from policies.placement.explained import explained
 from policies.placement.idle import idle_gpus, waiting_for_gpus
 
 BATCH = 500
+USUAL = "afterok"
+"""Condition of a dependency that a reason does not name."""
+
 ROUNDS_SEARCHED = 20
 """Rounds searched for the newest finished one; abandoned ones may lie between."""
 
@@ -58,7 +61,10 @@ def open_round(
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Packed JSON form of a plan with its digest, and jobs by changed reason for waiting."""
+    """Packed JSON form of a plan with its digest, and jobs by changed reason for waiting.
+
+    `told`: the plan with the reasons that people read.
+    """
 
     form: dict[str, Any]
     packed: Any
@@ -67,10 +73,12 @@ class Written:
     cost_rate_per_h: float | None
     waits: Mapping[str, Sequence[UUID]]
     idle: dict[str, Any]
+    told: Plan
 
     @classmethod
     def of(cls, plan: Plan, observed: Observation) -> Written:
         form = plan_json.to_json(plan)
+        told = replace(plan, waiting=explained(plan, observed.snapshot))
         placed = [p for p in plan.placements if p.predicted_run_s is not None]
         return cls(
             form,
@@ -78,8 +86,9 @@ class Written:
             forms.digest_of(form),
             pack([[p.job, p.purpose.value, p.copy, p.predicted_run_s] for p in placed]),
             cost_rate_per_h(plan, observed.snapshot),
-            _changed(observed, _reasons(observed, plan)),
-            idle_form(plan, observed.snapshot),
+            _changed(observed, _reasons(observed, told.waiting)),
+            idle_form(told, observed.snapshot),
+            told,
         )
 
 
@@ -95,20 +104,20 @@ def idle_form(plan: Plan, snapshot: Snapshot) -> dict[str, Any]:
 def close_round(
     row: Round,
     observed: Observation,
-    plan: Plan,
+    decision: Decision,
     written: Written,
     applied: Applied,
     now: datetime,
-    carried: int | None = None,
 ) -> None:
-    """Close the round in the applying transaction; `carried`: the round whose plan it is."""
+    """Close the round in the applying transaction."""
+    plan = decision.plan
     status = Round.Status.PARTIAL if applied.rejected else Round.Status.APPLIED
     values: dict[str, Any] = {
         "status": Round.Status.KEPT if plan.status is PlanStatus.KEPT else status,
         "plan": written.form, "plan_sha256": written.digest,
         "runs_expected": written.runs_expected, "plan_status": plan.status,
         "objective": plan.objective, "bound": plan.bound,
-        "message": plan.message, "carried": carried,
+        "message": plan.message, "carried": decision.carried,
         "cost_rate_per_h": written.cost_rate_per_h, "idle": written.idle, "ended_at": now,
         "changes": [describe(change) for change in applied.changes],
         "rejected": [_rejected(r) for r in applied.rejected],
@@ -122,7 +131,11 @@ def close_round(
     last = range(row.number - ROUNDS_SEARCHED, row.number)
     earlier = Round.objects.filter(cluster=row.cluster_id, number__in=last)
     earlier.filter(runs_expected__isnull=False).update(runs_expected=None)
-    Cluster.objects.filter(pk=row.cluster_id).update(memory=dict(plan.memory))
+    kept: dict[str, Any] = {"memory": dict(plan.memory)}
+    if decision.carried is None:
+        before = observed.cluster.policy_fault
+        kept["policy_fault"] = policy_fault(before, row.policy, decision.fault)
+    Cluster.objects.filter(pk=row.cluster_id).update(**kept)
     for reason, refused in _changed(observed, _rejections(applied)).items():
         _note(reason, refused)
     for ids in batches(observed.events, BATCH):
@@ -131,7 +144,8 @@ def close_round(
 
 def wants_another(row: Round, observed: Observation, plan: Plan, applied: Applied) -> bool:
     """Return True if stale placements, idle GPUs or jobs not seen need one more round."""
-    started = sum(isinstance(c, Start) for c in applied.changes) - len(applied.rejected)
+    not_launched = sum(r.code is not RejectCode.REFUSED for r in applied.rejected)
+    started = sum(isinstance(c, Start) for c in applied.changes) - not_launched
     if observed.cut and started > settings.ROUND_JOBS // 2:
         return True
     stale = any(r.code is RejectCode.STALE for r in applied.rejected)
@@ -183,17 +197,13 @@ def cost_rate_per_h(plan: Plan, snapshot: Snapshot) -> float | None:
 def note_waiting(written: Written, lock: RoundLock, clock: Callable[[], datetime]) -> None:
     """Write changed reasons for waiting before the plan is applied, in batches that keep the lock.
 
-    Between batches others may write, as long as one took. LostLockError if the lock is lost.
+    Between batches others may write. LostLockError if the lock is lost.
     """
-    took_s = 0.0
     for reason, jobs in written.waits.items():
         for ids in batches(jobs, BATCH):
-            time.sleep(took_s)
-            began_s = time.perf_counter()
-            with transaction.atomic():
+            with turn():
                 check(lock, clock())
                 _note(reason, ids)
-            took_s = time.perf_counter() - began_s
 
 
 def _note(reason: str, ids: Sequence[UUID]) -> None:
@@ -219,20 +229,32 @@ def _changed(
     return changed
 
 
-def _reasons(observed: Observation, plan: Plan) -> dict[str, list[Any]]:
-    reasons: dict[str, list[Any]] = {
-        job: [WaitCode.DEPENDENCY.value, {"jobs": list(others)}]
-        for job, others in observed.blocked.items()
-    }
-    reasons |= {
-        job: [ARRAY_LIMIT, {"at_once": limit}] for job, limit in observed.over_limit.items()
-    }
-    for entry in explained(plan, observed.snapshot):
-        reasons[entry.job] = [entry.code.value, waiting_detail(entry)]
+def _reasons(observed: Observation, waiting: Iterable[Waiting]) -> dict[str, list[Any]]:
+    """Return (code, detail) of every waiting job, as jobs keep them."""
+    reasons: dict[str, list[Any]] = {}
+    # 1. Jobs that the policy does not see.
+    for job, others in observed.blocked.items():
+        conditions = conditions_of(observed.conditions.get(job, {}), others)
+        reasons[job] = [WaitCode.DEPENDENCY.value, {"jobs": list(others), **conditions}]
+    for job, limit in observed.over_limit.items():
+        reasons[job] = [ARRAY_LIMIT, {"at_once": limit}]
+
+    # 2. Jobs that the policy left waiting.
+    for entry in waiting:
+        detail = waiting_detail(entry, observed.snapshot)
+        if entry.code is WaitCode.DEPENDENCY:
+            detail |= conditions_of(observed.conditions.get(entry.job, {}), entry.jobs)
+        reasons[entry.job] = [entry.code.value, detail]
     return reasons
 
 
-def waiting_detail(entry: Waiting) -> dict[str, Any]:
+def conditions_of(known: Mapping[str, str], jobs: Iterable[str]) -> dict[str, Any]:
+    """Return the conditions of these jobs that are not the usual one, as a detail of a reason."""
+    unusual = {job: known[job] for job in jobs if known.get(job, USUAL) != USUAL}
+    return {"conditions": unusual} if unusual else {}
+
+
+def waiting_detail(entry: Waiting, snapshot: Snapshot) -> dict[str, Any]:
     """Particulars of a reason for waiting as stored, without empty ones."""
     given: dict[str, Any] = {
         "nodes": list(entry.nodes),
@@ -244,8 +266,25 @@ def waiting_detail(entry: Waiting) -> dict[str, Any]:
         "gpus": entry.gpus,
         "team": entry.team,
         "lacks": [[lack.name, lack.wanted, lack.most] for lack in entry.lacks],
+        "needs": _needs(entry, snapshot),
     }
     return {name: value for name, value in given.items() if value}
+
+
+def _needs(entry: Waiting, snapshot: Snapshot) -> list[str]:
+    """Return what a job without capacity asks for, so that remedies name nothing else."""
+    if entry.code is not WaitCode.NO_CAPACITY:
+        return []
+    columns, row = snapshot.jobs.columns, snapshot.jobs.position[entry.job]
+    gpus, units = columns.counts["gpus_min"][row], columns.counts["units"][row]
+    has_gpus = bool(columns.counts["gpus_max"][row])
+    amounts = float(columns.numbers["cores"][row]) * float(units)
+    asks = {
+        "cores": not has_gpus,
+        "several": gpus > 1 if has_gpus else amounts > 1.0,
+        "types": bool(columns.others["allowed_types"][row]),
+    }
+    return [name for name, is_asked in asks.items() if is_asked]
 
 
 def _rejections(applied: Applied) -> dict[str, list[Any]]:

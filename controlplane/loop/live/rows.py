@@ -273,21 +273,24 @@ def _demand(job: Job) -> Demand:
     )
 
 
-def _undone_dependencies(cluster: Cluster) -> Mapping[object, set[object]]:
+def _undone_dependencies(cluster: Cluster) -> Mapping[object, Mapping[object, str]]:
+    """By job, the jobs and arrays that it still waits for, each with the condition."""
     waits = Dependency.objects.filter(unsatisfied(), job__cluster=cluster, job__state__in=SHOWN)
-    undone: dict[object, set[object]] = defaultdict(set)
-    for job, on_job, on_array in waits.values_list("job", "on", "on_array"):
-        undone[job].add(on_job or on_array)
+    undone: dict[object, dict[object, str]] = defaultdict(dict)
+    for job, on_job, on_array, condition in waits.values_list("job", "on", "on_array", "condition"):
+        undone[job][on_job or on_array] = condition
     return undone
 
 
 def _blocked(
-    jobs: Sequence[Job], undone: Mapping[object, set[object]]
+    jobs: Sequence[Job], undone: Mapping[object, Mapping[object, str]]
 ) -> Mapping[object, set[object]]:
     """Jobs with an unfinished dependency outside `jobs`, direct or not, with their blockers."""
-    shown = {job.pk for job in jobs}
+    shown: set[object] = {job.pk for job in jobs}
     blocked: dict[object, set[object]] = {}
-    while new := {j: gone for j, of in undone.items() if j in shown and (gone := of - shown)}:
+    while new := {
+        j: gone for j, of in undone.items() if j in shown and (gone := of.keys() - shown)
+    }:
         blocked |= new
         shown -= new.keys()
     return blocked

@@ -26,7 +26,7 @@ from controlplane.loop.live.lock import (
 )
 from controlplane.loop.live.observe import Knowledge, Observation, observe
 from controlplane.loop.models import Round
-from controlplane.loop.rounds import Applied, LastPlan, RoundResult, run_round
+from controlplane.loop.rounds import Applied, Decision, LastPlan, RoundResult, run_round
 from controlplane.web.logs.structured import bound
 from controlplane.web.storage.watch import THIS_MACHINE, Watch
 from policies.contract.plan import Plan
@@ -98,22 +98,25 @@ class LiveWorld:
         """Previous plan, if policy and parameters are still the same."""
         return record.last_plan(self._seen()[1])
 
-    def apply(self, plan: Plan, carried: int | None = None) -> Applied:
+    def apply(self, decision: Decision) -> Applied:
         """Apply the plan and close the round; LostLockError if another round took over."""
         observed, row = self._seen()
+        plan = decision.plan
+        if decision.left_out:
+            logger.warning("policy %s: %s", row.policy, plan.message)
         began, written = time.perf_counter(), record.Written.of(plan, observed)
         prepared = Prepared.of(observed, plan, row)
         record.note_waiting(written, self.lock, self._now)
         now = self._now()
         with transaction.atomic():
             locks.check(self.lock, now)
-            applied = apply_plan(prepared, now)
-            record.close_round(row, observed, plan, written, applied, now, carried)
+            applied = apply_plan(prepared, now).with_refused(decision.refused)
+            record.close_round(row, observed, decision, written, applied, now)
             if record.wants_another(row, observed, plan, applied):
                 request_reschedule(observed.cluster, Reason.LEFTOVER)
             locks.release(self.lock)
         Round.objects.filter(pk=row.pk).update(apply_s=time.perf_counter() - began)
-        forecasting.store_expected(row, plan, observed.snapshot, observed.blocked)
+        forecasting.store_expected(row, written.told, observed.snapshot, observed.blocked)
         return applied
 
     def _seen(self) -> tuple[Observation, Round]:

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from django.contrib.auth.models import User
 from django.db.models import F, QuerySet
@@ -18,34 +19,62 @@ MOST_RUNS = 1000
 END_UNKNOWN = "its run time is unknown"
 
 
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """Lanes of the chart by node: one for each GPU, and one for all jobs without GPUs."""
+
+    gpus: Mapping[str, Sequence[str]]
+    cores: Mapping[str, str]
+
+
 def expected_runs(
     user: User,
     cluster: Cluster,
-    lanes: Mapping[str, Sequence[str]],
+    lanes: Lanes,
     bars: Sequence[Bar],
     now_s: float,
     until_s: float,
 ) -> list[Bar]:
     """Bars of the runs that waiting jobs are expected to have, by the schedule of the plan.
 
-    `lanes` by node. A schedule names no GPUs: a run is drawn on those that are free first after
-    `bars`. A run of unknown length ends at `until_s`.
+    A schedule names no GPUs: a run is drawn on those that are free first after `bars`. A run of
+    unknown length ends at `until_s`.
     """
     free_s: dict[str, float] = defaultdict(float)
     for bar in bars:
         free_s[bar.lane] = max(free_s[bar.lane], bar.to_s)
     rows = list(_coming(cluster))
     seen = seen_by(user, {row.job_id for row in rows})
-    found = []
+    found, on_cores = list[Bar](), list[Bar]()
     for row in rows:
         from_s, to_s = _span(row, now_s, until_s)
         known = row.job_id in seen
         name, key = (row.job.name, str(row.job_id)) if known else (OTHERS, "")
-        for lane in _lanes_of(row, lanes, free_s):
-            free_s[lane] = max(free_s[lane], to_s)
-            hover = END_UNKNOWN if known and row.end_at is None else ""
-            found.append(Bar(lane, key, name, from_s, to_s, "coming", hover))
-    return found
+        hover = END_UNKNOWN if known and row.end_at is None else ""
+        if row.gpus:
+            for lane in _gpus_free_first(row, lanes.gpus, free_s):
+                free_s[lane] = max(free_s[lane], to_s)
+                found.append(Bar(lane, key, name, from_s, to_s, "coming", hover))
+        else:
+            for node in row.nodes:
+                if node in lanes.cores:
+                    lane = lanes.cores[node]
+                    on_cores.append(Bar(lane, key, name, from_s, to_s, "coming", hover))
+    return [*found, *side_by_side(on_cores)]
+
+
+def side_by_side(bars: Sequence[Bar]) -> list[Bar]:
+    """Give bars that overlap in a lane a row each: the first that is free at their start."""
+    ends_s: dict[str, list[float]] = defaultdict(list)
+    rows = list[int]()
+    for bar in bars:
+        rows_s = ends_s[bar.lane]
+        free = [row for row, end_s in enumerate(rows_s) if end_s <= bar.from_s]
+        row = free[0] if free else len(rows_s)
+        rows_s[row : row + 1] = [bar.to_s]
+        rows.append(row)
+    pairs = zip(bars, rows, strict=True)
+    return [replace(bar, row=row, rows=len(ends_s[bar.lane])) for bar, row in pairs]
 
 
 def _coming(cluster: Cluster) -> QuerySet[Forecast]:
@@ -66,17 +95,12 @@ def _span(row: Forecast, now_s: float, until_s: float) -> tuple[float, float]:
     return from_s, from_s + (row.end_at - row.start_at).total_seconds()
 
 
-def _lanes_of(
-    row: Forecast, lanes: Mapping[str, Sequence[str]], free_s: Mapping[str, float]
+def _gpus_free_first(
+    row: Forecast, gpus: Mapping[str, Sequence[str]], free_s: Mapping[str, float]
 ) -> Iterator[str]:
-    """Lanes of the nodes' GPUs that are free first, as evenly over the nodes as they come.
-
-    Without GPUs each node's lane of cores, the last one.
-    """
-    if not row.gpus:
-        yield from (lanes[node][-1] for node in row.nodes if lanes.get(node))
+    """Lanes of the nodes' GPUs that are free first, as evenly over the nodes as they come."""
     left = row.gpus
     for rest, node in zip(range(len(row.nodes), 0, -1), row.nodes, strict=True):
-        of_node = sorted(lanes.get(node, ()), key=lambda lane: free_s[lane])[: -(-left // rest)]
-        yield from of_node
-        left -= -(-left // rest)
+        count = -(-left // rest)
+        yield from sorted(gpus.get(node, ()), key=lambda lane: free_s[lane])[:count]
+        left -= count

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from clusters.models import Cluster, Device, Node
 from controlplane.loop.models import Round
-from controlplane.loop.pages.expected_runs import END_UNKNOWN, expected_runs
+from controlplane.loop.pages.expected_runs import END_UNKNOWN, Lanes, expected_runs
 from controlplane.web.pages.gantt import Bar, row_of
 from jobs.assignment_lifecycle import LIVE
 from jobs.models import Assignment, AssignmentSlot, Job
@@ -61,11 +61,12 @@ def gantt_bars(
     expected = _expected(cluster)
     bars = [b for a in assignments for b in _bars(a, places[a.pk], seen, expected, now)]
     since_s, until_s = since.timestamp(), until.timestamp()
-    named = _with_cores(nodes, lanes, {lane for of in by_cores.values() for lane, *_ in of})
-    by_node = _by_node(nodes, named)
+    cores = {node.name: _cores_lane(node) for node in nodes}
+    by_node = Lanes(_by_node(nodes, lanes.values()), cores)
     bars += expected_runs(user, cluster, by_node, bars, now.timestamp(), until_s)
     seen_bars = tuple(b for b in bars if b.to_s > since_s and b.from_s < until_s)
-    return seen_bars, tuple(named)
+    used = {lane for of in by_cores.values() for lane, *_ in of} | {b.lane for b in seen_bars}
+    return seen_bars, tuple(_with_cores(nodes, lanes, used))
 
 
 def past_s(cluster: Cluster) -> float:

@@ -79,7 +79,10 @@ def rounds(request: HttpRequest) -> HttpResponse:
         for sort, jobs in (("", {}), (", batch jobs", {"batch": True}))
     ]
     shown = [(name, score) for name, score in scores if score is not None]
-    context = {"page": page, "rows": rows, "query": "", "scores": shown}
+    context = {
+        "page": page, "rows": rows, "query": "", "scores": shown,
+        "broken": [cluster for cluster in clusters if cluster.broken_policy],
+    }  # fmt: skip
     return page_or_part(request, "loop/rounds.html", "loop/_rounds.html", context)
 
 

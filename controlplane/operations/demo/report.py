@@ -35,6 +35,7 @@ def report(cluster: Cluster, jobs: QuerySet[Job], started_at: datetime) -> dict[
         "generated_at": timezone.now().isoformat(),
         "machine": {
             "cores": os.cpu_count(),
+            "load": os.getloadavg()[1],
             "system": platform.platform(),
             "python": platform.python_version(),
         },
@@ -196,8 +197,10 @@ def print_summary(report: dict[str, Any], console: Console) -> None:
     console.print(_jobs(report))
     console.print(_starts(report))
     found, currency = report["summary"], report["currency"]
-    errors = [found["median_run_time_error"], found["median_estimate_error"]]
-    told = ["unknown" if error is None else format(error, ".1%") for error in errors]
+    told = [
+        _median_of(run_time_errors(report["jobs"])),
+        _median_of(run_time_errors(report["jobs"], estimated=True)),
+    ]
     console.print(
         f"{found['completed']} of {len(report['jobs'])} jobs completed, {found['due_met']} in time;"
         f" {found['rounds']} rounds, {found['preemptions']} pre-emptions, {found['migrations']}"
@@ -218,6 +221,13 @@ def print_summary(report: dict[str, Any], console: Console) -> None:
         f" tardiness {found['tardiness_cost']:.5f} {currency}; median error of predicted run times"
         f" {told[0]} by measured speeds, {told[1]} by estimated ones."
     )
+
+
+def _median_of(errors: list[float]) -> str:
+    """Return the median error, with the number of launches behind it."""
+    if not errors:
+        return "unknown"
+    return f"{median(errors):.1%} (of {len(errors)} launches)"
 
 
 def _jobs(report: dict[str, Any]) -> Table:

@@ -6,6 +6,7 @@ from math import inf
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from policies.contract.labels import worded
 from policies.contract.plan import available, demanded, seat_demand
 from policies.contract.snapshot import (
     JobColumns,
@@ -116,10 +117,9 @@ class Speeds:
         if not of_type:
             return 0.0, "no node is for training"
         if not labelled:
-            return 0.0, f"no such node has {', '.join(asked.labels)}"
+            return 0.0, f"no node that suits it has {_missing_labels(asked.labels, of_type)}"
         if not roomy:
-            wanted = ", ".join(f"{amount:g} {name}" for name, amount in asked.demand)
-            return 0.0, f"no such node has {wanted}"
+            return 0.0, f"no node that suits it has {_missing_amounts(asked.demand, labelled)}"
         return self._fastest(asked, roomy)
 
     def _fastest(self, asked: _Asked, nodes: Sequence[NodeView]) -> tuple[float, str]:
@@ -143,7 +143,8 @@ class Speeds:
         if best <= 0.0:
             kind = self.kinds.get(asked.kind)
             name, types = (kind and kind.name) or asked.kind, sorted({n.gpu_type for n in nodes})
-            where = f"{least} to {most} GPUs of {' or '.join(types)}"
+            count = f"{least}" if least == most else f"{least} to {most}"
+            where = f"{count} GPU{'s' * (most != 1)} of {' or '.join(types)}"
             return 0.0, f"no speed of kind {name} is known on {where}"
         watts = min((n.draw_w(g) for rate, n, g in found if rate > 0.0), default=0.0)
         if watts > self.cap_w:
@@ -171,6 +172,22 @@ class Speeds:
             if spread and (gathered[gpus] if may_mix else devices) >= gpus:
                 found.append(rate)
         return found
+
+
+def _missing_labels(wanted: Iterable[str], nodes: Iterable[NodeView]) -> str:
+    """Return the labels that none of these nodes has, in words; all if none has them together."""
+    there = {label for node in nodes for label in node.labels}
+    missing = sorted(set(wanted) - there)
+    if not missing:
+        return f"{', '.join(map(worded, sorted(wanted)))} together"
+    return ", ".join(map(worded, missing))
+
+
+def _missing_amounts(wanted: Sequence[tuple[str, float]], nodes: Sequence[NodeView]) -> str:
+    """Return the amounts of which no node has enough, in words; all if none has them together."""
+    short = [of for of in wanted if not any(_has(node, (of,)) for node in nodes)]
+    words = ", ".join(f"{amount:g} {name}" for name, amount in short or wanted)
+    return words if short else f"{words} together"
 
 
 def _shapes(nodes: Iterable[NodeView]) -> tuple[NodeView, ...]:

@@ -60,14 +60,11 @@ class Draft:
         )
 
 
-def check(draft: Draft, findings: Findings, *, in_order: bool, kept: Bools | None = None) -> None:
-    """Mark contradictions: negative times, bad GPUs, repeated ids, disorder, huge values.
-
-    `kept` bool[M]: rows whose run times and ids matter; None: all.
-    """
-    gpus, arrival_s = draft.gpus, draft.arrival_s
-    run_s = draft.run_s if kept is None else np.where(kept, draft.run_s, 0.0)
-    findings.limit("the run time", run_s, LONGEST_RUN_S, " s")
+def check(draft: Draft, findings: Findings, *, in_order: bool) -> None:
+    """Mark contradictions: negative times, bad GPUs, repeated ids, disorder, huge values."""
+    gpus = draft.gpus
+    arrival_s = draft.arrival_s
+    findings.limit("the run time", draft.run_s, LONGEST_RUN_S, " s")
     findings.mark(
         np.abs(arrival_s) > FURTHEST_S,
         lambda row: f"is no time within {FURTHEST_S:g} s of 0: {arrival_s[row]:g}",
@@ -77,7 +74,7 @@ def check(draft: Draft, findings: Findings, *, in_order: bool, kept: Bools | Non
         (gpus < least) | (gpus > MOST_GPUS) | (gpus != np.floor(gpus)),
         lambda row: f"a job needs {least} to {MOST_GPUS:,} GPUs, whole ones, not {gpus[row]:g}",
     )
-    findings.repeated(draft.ids, kept)
+    findings.repeated(draft.ids)
     if in_order:
         findings.unsorted(arrival_s)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
-import zlib
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from math import inf
 from pathlib import Path
@@ -15,6 +15,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from controlplane.simulation.workloads.base import BadLine, WorkloadError
+from loadmaster.text_formats import (
+    TextError,
+    decode,
+    delimiter_of,
+    moment,
+    plain_number,
+    read_bytes,
+)
 from policies.contract.snapshot import Bools, Floats, Ints
 
 T = TypeVar("T")
@@ -25,20 +33,21 @@ PIECE = 50_000
 MOST_BYTES = 2_000_000_000
 """Limit of a file's size, unpacked."""
 
+PLAIN_TIME = re.compile(r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d(?:\.\d{1,3})?)?)?")
+"""Time without a zone, of which numpy reads a million in a second."""
+
 QUOTED = 40
 """Characters of a bad value in a message."""
 
 
 def read_text(path: Path) -> str:
-    """Read a file, unpacked if its name ends in .gz. WorkloadError if there is none."""
+    """Read a file of any encoding, unpacked if it is gzip's. WorkloadError if there is none."""
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
+        return decode(read_bytes(path, MOST_BYTES), any_encoding=True)
+    except OSError as error:
         raise WorkloadError(f"path: {path} cannot be read: {error}") from None
-    if len(data) > MOST_BYTES:
-        raise WorkloadError(f"path: {path} is larger than {MOST_BYTES:,} bytes unpacked")
-    return data.decode("utf-8", errors="replace")
+    except TextError as error:
+        raise WorkloadError(f"path: {path} {error}") from None
 
 
 def pieces(text: str, comment: str) -> Iterator[tuple[Ints, list[str]]]:
@@ -61,8 +70,10 @@ def _pieces(items: Iterable[T]) -> Iterator[list[T]]:
 class Table:
     """Rows of a CSV file by column: `header`, `lines` int64[M], and each column's texts."""
 
-    def __init__(self, text: str, findings: Findings, delimiter: str = ",") -> None:
-        reader = csv.reader(io.StringIO(text), delimiter=delimiter)
+    def __init__(self, text: str, findings: Findings, delimiter: str = "") -> None:
+        """`delimiter`: found in the header where it is empty."""
+        self.delimiter = delimiter or delimiter_of(text)
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=self.delimiter)
         try:
             self.header = [name.strip() for name in next(reader, [])]
         except csv.Error as error:
@@ -96,7 +107,7 @@ class Table:
             findings.mark(empty, lambda row: f"{name} is empty")
         if empty.any():
             texts = ["0" if e else t for e, t in zip(empty.tolist(), texts, strict=True)]
-        values = as_floats(texts)
+        values = as_floats(texts, self.delimiter)
         finite = np.isfinite(values)
         findings.mark(~finite, lambda row: f"{name} must be a number, not {quoted(texts[row])}")
         values = np.where(finite, values, 0.0)
@@ -128,10 +139,13 @@ class Findings:
     def __init__(self) -> None:
         self.lines: Ints = np.zeros(0, dtype=np.int64)
         self.unreadable: list[BadLine] = []
+        self.wanted: Bools | None = None
+        """bool[M]: rows that are used, so that problems of others are none; None: all."""
         self._rows: dict[int, str] = {}
 
     def mark(self, bad: Bools, problem: Callable[[int], str]) -> None:
         """Mark rows where `bad` holds; `problem(row)` is the message."""
+        bad = bad if self.wanted is None else bad & self.wanted
         for row in np.flatnonzero(bad).tolist():
             self._rows.setdefault(row, problem(row))
 
@@ -153,9 +167,10 @@ class Findings:
             lambda row: f"arrives at {arrival_s[row]:g} s, after a line at {latest[row]:g} s",
         )
 
-    def repeated(self, ids: Sequence[str], kept: Bools | None = None) -> None:
-        """Mark rows whose id a good row above them has; `kept`: rows that matter (None: all)."""
-        good, seen = self.good if kept is None else self.good & kept, dict[str, int]()
+    def repeated(self, ids: Sequence[str]) -> None:
+        """Mark rows whose id a good row above them has."""
+        good = self.good if self.wanted is None else self.good & self.wanted
+        seen = dict[str, int]()
         if len(set(ids)) == len(ids):
             return
         for row, name in enumerate(ids):
@@ -184,18 +199,36 @@ class Findings:
         return bad
 
 
-def as_floats(texts: Sequence[str]) -> Floats:
+def as_floats(texts: Sequence[str], delimiter: str = ",") -> Floats:
     """float64[M] of the texts; NaN where one is no number."""
     try:
         return np.array(texts, dtype=np.float64)
     except ValueError:
-        return np.fromiter((_float(t) for t in texts), np.float64, len(texts))
+        return np.fromiter((_float(t, delimiter) for t in texts), np.float64, len(texts))
 
 
-def _float(text: str) -> float:
+def _float(text: str, delimiter: str) -> float:
     try:
-        return float(text)
+        return float(plain_number(text, delimiter))
     except ValueError:
+        return float("nan")
+
+
+def as_moments(texts: Sequence[str]) -> Floats:
+    """float64[M]: seconds since 1970 of times of ISO 8601, in UTC where they name no zone.
+
+    NaN where one is no time.
+    """
+    if all(PLAIN_TIME.fullmatch(text) for text in texts):
+        with suppress(ValueError):
+            return np.array(texts, dtype="datetime64[ms]").astype(np.int64) / 1e3
+    return np.fromiter((_moment_s(text) for text in texts), np.float64, len(texts))
+
+
+def _moment_s(text: str) -> float:
+    try:
+        return moment(text).timestamp()
+    except (ValueError, OverflowError):
         return float("nan")
 
 

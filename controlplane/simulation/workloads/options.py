@@ -11,6 +11,7 @@ from pydantic import Field
 
 from controlplane.simulation.workloads.base import MOST_WEIGHT, WorkloadError
 from controlplane.simulation.workloads.lines import read_text
+from loadmaster.text_formats import without_mark
 from policies.contract.forms import OBJECT, Form, FormError
 from policies.contract.snapshot import Floats
 
@@ -59,7 +60,7 @@ class Trace:
         """Text, or that of the file."""
         if bool(self.path) == bool(self.text):
             raise WorkloadError("path: give either a path or a text")
-        return self.text or read_text(Path(self.path))
+        return without_mark(self.text) if self.text else read_text(Path(self.path))
 
     def speed_of(self, gpu_types: tuple[str, ...]) -> dict[str, float]:
         """Speed by GPU type: as given, else 1 on every type of the cluster."""

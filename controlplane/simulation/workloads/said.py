@@ -42,7 +42,7 @@ class Said:
         """Return a job without its own rules, for its form. FormError for a bad rule."""
         job = {name: value for name, value in item.items() if name not in OWN}
         said = item.get("on_walltime", "warn")
-        if said not in WALLTIME:
+        if not isinstance(said, str) or said not in WALLTIME:
             raise FormError("on_walltime", f"must be kill or warn, not {said!r:.40}")
         if not isinstance(item.get("array", ""), str):
             raise FormError("array", "must be the name of its job array")
@@ -73,6 +73,8 @@ class Said:
     def _conditions(self, given: Any) -> tuple[After, ...]:
         if isinstance(given, str | bytes) or not isinstance(given, list | tuple | Mapping):
             raise FormError("dependencies", "must be a list of jobs, or conditions by job")
+        if not all(isinstance(name, str) for name in given):
+            raise FormError("dependencies", "must name jobs by their ids, which are texts")
         conditions = given if isinstance(given, Mapping) else dict.fromkeys(given, "afterok")
         if bad := [c for c in conditions.values() if c not in CONDITIONS]:
             known = ", ".join(CONDITIONS)

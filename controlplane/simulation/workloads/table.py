@@ -13,7 +13,13 @@ import numpy as np
 
 from controlplane.simulation.workloads.base import MOST_WEIGHT, Workload, WorkloadError
 from controlplane.simulation.workloads.drafts import Draft, check, workload_of
-from controlplane.simulation.workloads.lines import Findings, Table, quoted
+from controlplane.simulation.workloads.lines import (
+    Findings,
+    Table,
+    as_floats,
+    as_moments,
+    quoted,
+)
 from controlplane.simulation.workloads.options import Context, Trace
 from policies.contract.forms import OBJECT
 from policies.contract.snapshot import Floats
@@ -37,12 +43,13 @@ MOST_APART = 0.01
 class Csv(Trace):
     """Options of a CSV trace: `columns` maps known columns to the file's (see the module).
 
-    `sort`: accept any order; `ignore`: unused columns.
+    `sort`: accept any order; `ignore`: unused columns. `delimiter`: found in the header where it is
+    left out; where it is no comma, numbers may have a decimal comma.
     """
 
     columns: Annotated[tuple[tuple[str, str], ...], OBJECT] = ()
     ignore: tuple[str, ...] = ()
-    delimiter: str = ","
+    delimiter: str = ""
     sort: bool = False
 
 
@@ -53,7 +60,7 @@ class Philly(Trace):
 
 def read(options: Csv, context: Context) -> Workload:
     """Rigid jobs of the file, each as long as `run_s` says on `gpus` GPUs."""
-    if len(options.delimiter) != 1 or options.delimiter in '"\r\n':
+    if len(options.delimiter) > 1 or options.delimiter in ('"', "\r", "\n"):
         wanted = "must be one character, no quote or line end"
         raise WorkloadError(f"delimiter: {wanted}, not {options.delimiter!r}")
     findings = Findings()
@@ -81,7 +88,9 @@ def _rename(table: Table, options: Csv) -> None:
 
 def _draft(table: Table, findings: Findings) -> Draft:
     texts, count = table.texts, len(table.lines)
-    arrival_s, run_s = (table.numbers(name, findings) for name in NEEDED)
+    run_s = table.numbers("run_s", findings)
+    with_times = _has_times(texts["arrival_s"])
+    arrival_s = _times(table, "arrival_s", findings, with_times)
     gpus = table.numbers("gpus", findings, default=1.0) if "gpus" in texts else np.ones(count)
     columns: dict[str, Any] = {name: texts[name] for name in TEXTS if name in texts}
     for name, default in DEFAULTS.items():
@@ -91,7 +100,7 @@ def _draft(table: Table, findings: Findings) -> Draft:
     if "priority" in texts:
         columns["priority"] = _priority(table, findings)
     if "due_s" in texts:
-        columns["due_s"] = due_s = table.numbers("due_s", findings, default=inf)
+        columns["due_s"] = due_s = _times(table, "due_s", findings, with_times, default=inf)
         findings.mark(
             due_s < arrival_s,
             lambda row: f"is due at {due_s[row]:g} s, before it arrives at {arrival_s[row]:g} s",
@@ -141,21 +150,31 @@ def read_philly(options: Philly, context: Context) -> Workload:
 
 
 def _times_s(texts: Sequence[str], name: str, findings: Findings) -> Floats:
-    """Epoch seconds of times like 2017-10-09 07:01:55 in UTC; bad rows are 0 and marked."""
-    try:
-        moments = np.array(texts, dtype="datetime64[s]")
-    except ValueError:
-        moments = np.array([_moment(t) for t in texts], dtype="datetime64[s]")
-    unknown = np.isnat(moments)
+    """float64[M]: seconds since 1970 of times like 2017-10-09 07:01:55; bad rows are 0, marked."""
+    seconds = as_moments(texts)
+    unknown = np.isnan(seconds)
     findings.mark(
         unknown,
         lambda row: f"{name} is not a time such as 2017-10-09 07:01:55: {quoted(texts[row])}",
     )
-    return np.where(unknown, 0, moments.astype(np.int64)).astype(np.float64)
+    return np.where(unknown, 0.0, seconds)
 
 
-def _moment(text: str) -> np.datetime64:
-    try:
-        return np.datetime64(text, "s")
-    except ValueError:
-        return np.datetime64("NaT", "s")
+def _has_times(texts: Sequence[str]) -> bool:
+    """Return True for a column whose first value is a time of ISO 8601, not a number."""
+    first = next((text for text in texts if text.strip()), "0")
+    return bool(np.isnan(as_floats([first], ";")[0])) and not bool(np.isnan(as_moments([first])[0]))
+
+
+def _times(
+    table: Table, name: str, findings: Findings, with_times: bool, default: float | None = None
+) -> Floats:
+    """float64[M]: times of a column, as seconds or as times of ISO 8601 as in `arrival_s`."""
+    if not with_times:
+        return table.numbers(name, findings, default)
+    texts = table.texts[name]
+    empty = np.array([not text.strip() for text in texts], dtype=np.bool_)
+    if default is None or not empty.any():
+        return _times_s(texts, name, findings)
+    filled = ["1970-01-01" if e else t for e, t in zip(empty.tolist(), texts, strict=True)]
+    return np.where(empty, default, _times_s(filled, name, findings))

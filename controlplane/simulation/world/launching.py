@@ -23,8 +23,8 @@ def fastest_run(
     """Return a job's shortest run time, and why it can never run: "" if it can."""
     rate, why = speeds.best(table.columns, row)
     fastest_s = inf if why else int(table.total_steps[row]) / rate
-    if missed := [d for d in table.columns.others["dependencies"][row] if d in unplaceable]:
-        return fastest_s, f"it depends on {missed[0]}, which can never run"
+    if any(other in unplaceable for other in table.columns.others["dependencies"][row]):
+        return fastest_s, "it waits for a job that can never run"
     endless = fastest_s >= ENDLESS_S and table.columns.others["batch"][row]
     if not why and fastest_s > LONGEST_RUN_S and not endless:
         why = f"where it is fastest it takes {fastest_s:.3g} s, which is no run time"

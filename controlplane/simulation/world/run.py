@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,7 +11,7 @@ from time import perf_counter
 from typing import TypeAlias
 
 from controlplane.loop.changes import Start
-from controlplane.loop.rounds import Applied, RoundResult, run_round
+from controlplane.loop.rounds import Applied, RejectCode, RoundResult, run_round
 from controlplane.simulation.switches import NO_SWITCHES, Switches
 from controlplane.simulation.workloads.base import Workload
 from controlplane.simulation.workloads.rules import NO_RULES, Rules
@@ -24,6 +25,8 @@ from policies.contract.plan import Placement, Plan
 from policies.contract.policy import Policy, places_batch
 from policies.contract.snapshot import JobView, Snapshot
 from policies.host.garbage import seldom_collected
+
+logger = logging.getLogger(__name__)
 
 OnSnapshot: TypeAlias = Callable[[int, Snapshot], None]
 
@@ -148,6 +151,7 @@ class Simulation:
         self.on_progress: Callable[[Progress], None] | None = None
         self.on_snapshot: OnSnapshot | None = None
         self.rounds: list[RoundResult] = []
+        self._faults_told = False
         self.round_count = self.rounds_skipped = 0
         self.decision_s: list[float] = []
         self._seats = seats
@@ -207,10 +211,20 @@ class Simulation:
         self._in_round = False
         if result.failure is not None:
             raise SimulationError(f"round at {self._last_round_s} s: {result.failure}")
+        self._tell_faults(result)
         self.round_count += 1
         if self.keep_rounds:
             self.rounds.append(result)
         self._after_round(result.applied)
+
+    def _tell_faults(self, result: RoundResult) -> None:
+        """Log the first gangs that were left out of a plan because they break a rule."""
+        if self._faults_told or not any(
+            rejected.code is RejectCode.REFUSED for rejected in result.applied.rejected
+        ):
+            return
+        self._faults_told = True
+        logger.warning("round at %g s: %s", self._last_round_s, result.plan.message)
 
     def _looking(self, snapshot: Snapshot) -> None:
         if self.on_snapshot is not None:

@@ -23,7 +23,7 @@ from controlplane.loop.changes import (
     Start,
     changes,
 )
-from controlplane.loop.rounds import ENDED_STOP, Applied, LastPlan, Rejected
+from controlplane.loop.rounds import ENDED_STOP, Applied, Decision, LastPlan, Rejected
 from controlplane.simulation.cluster.fleet import Fleet
 from controlplane.simulation.cluster.meter import meter_of
 from controlplane.simulation.cluster.noise import Noise
@@ -45,7 +45,7 @@ from controlplane.simulation.world.observation.predictions import Predictions
 from controlplane.simulation.world.observation.snapshot_builder import SnapshotBuilder
 from controlplane.simulation.world.outcome import Unplaceable
 from controlplane.simulation.world.shortcuts import stops_at_once
-from policies.contract.plan import Placement, Plan
+from policies.contract.plan import Placement
 from policies.contract.snapshot import NodeState, Purpose, Running, Snapshot, Trigger
 
 __all__ = ["Scenario", "SimulatedWorld"]
@@ -220,8 +220,9 @@ class SimulatedWorld:
         """Outcome of the round before; a policy that fails ends the simulation."""
         return self._last_plan
 
-    def apply(self, plan: Plan, carried: int | None = None) -> Applied:
+    def apply(self, decision: Decision) -> Applied:
         """Apply the plan: stop, keep, then launch on free devices."""
+        plan = decision.plan
         self._take_time()
         todo = changes(self._current(), plan)
         real = [c for c in todo if not isinstance(c, Keep) or c.changes_term]
@@ -231,8 +232,8 @@ class SimulatedWorld:
         launches = [c.placement for c in real if isinstance(c, LAUNCHES)]
         rejected = [r for p in launches if (r := self._launch(p)) is not None]
         self.memory = plan.memory
-        self._last_plan = LastPlan.of(plan, carried or self.number, rejected)
-        return Applied(todo, tuple(rejected))
+        self._last_plan = LastPlan.of(plan, decision.carried or self.number, rejected)
+        return Applied(todo, tuple(rejected)).with_refused(decision.refused)
 
     def tell(self, reason: str) -> None:
         """Report an event that needs a round."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import IO, Any, cast
 
 from django import forms
 from django.contrib.auth.models import User
@@ -21,6 +21,7 @@ from controlplane.web import bounded_data
 from controlplane.web.pages.policy_help import ParameterHelp, example_of, parameters_of
 from controlplane.web.pages.typed import TypedForm, text_field
 from jobs.roles import teams_to_submit_to
+from loadmaster.text_formats import TextError, decode, unpacked
 from policies.host import registry
 
 WORKLOADS = (
@@ -38,6 +39,9 @@ TRACES = ("csv", "swf", "gavel", "philly")
 TABLES = ("gavel_generator",)
 """Workload types that take Gavel's throughput tables instead of a trace."""
 WRITTEN = "written"
+LARGEST_TRACE = 20_000_000
+"""Bytes of an uploaded trace, unpacked."""
+
 TICKED = (registry.DEFAULT, "fifo", "edf")
 EXAMPLE = """name: small
 nodes:
@@ -48,8 +52,8 @@ energy: {price_per_kwh: 0.172, pue: 1.33}
 CLUSTER_HELP = "Nodes, prices and caps as YAML; docs/workloads.md explains the fields."
 DAYS_HELP = "Jobs that you may see, submitted in so many last days."
 TRACE_HELP = (
-    "Up to 2 MB; `manage.py simulate` takes larger ones. For Gavel's generator its throughput"
-    " tables (JSON)."
+    "Up to 2 MB, also packed by gzip; `manage.py simulate` takes larger ones. For Gavel's generator"
+    " its throughput tables (JSON)."
 )
 OPTIONS_HELP = (
     "As YAML, one a line, such as gap_s: 60 (random), tuning: 1.0 (ANDREAS), heavy: 0.2 (Gavel),"
@@ -240,8 +244,12 @@ def _workload(typed: Mapping[str, str], trace: UploadedFile[bytes] | None) -> di
 
 
 def _trace_text(typed: Mapping[str, str], trace: UploadedFile[bytes] | None) -> str:
-    data = trace.read() if trace is not None else b""
-    text = data.decode(errors="replace") if data else typed["trace_text"]
+    text = typed["trace_text"]
+    if trace is not None and trace.size:
+        try:
+            text = decode(unpacked(cast("IO[bytes]", trace), LARGEST_TRACE), any_encoding=True)
+        except TextError as error:
+            raise StudyDocumentError({"trace": [str(error)]}) from None
     if not text:
         raise StudyDocumentError({"trace": ["choose a file, or paste its text"]})
     return text + "\n"

@@ -21,7 +21,6 @@ from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
-from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet
 
 from clusters.models import Cluster
@@ -50,6 +49,7 @@ from controlplane.studies.what_if.submission import forecast_submission
 from controlplane.web.models import Scope
 from controlplane.web.rest.errors import ConflictError
 from controlplane.web.rest.openapi import ERROR_REFERENCE
+from controlplane.web.rest.strict import StrictView, choice_of, flag_of
 from jobs.rest.serializers import JobInput
 from jobs.selectors import get_job
 from jobs.submission.refusals import JobConflict
@@ -64,7 +64,7 @@ FILTERS = [
 ]
 
 
-class SimulationViewSet(mixins.ListModelMixin, GenericViewSet[Simulation]):
+class SimulationViewSet(StrictView, mixins.ListModelMixin, GenericViewSet[Simulation]):
     """Your simulations and those of your teams; operators see all."""
 
     write_scope = Scope.SUBMIT
@@ -74,10 +74,11 @@ class SimulationViewSet(mixins.ListModelMixin, GenericViewSet[Simulation]):
 
     def get_queryset(self) -> QuerySet[Simulation]:
         """Simulations that the caller may see and asks for."""
-        rows, query = visible_simulations(_user(self.request)), self.request.query_params
-        if wanted := query.get("state"):
-            rows = rows.filter(state=wanted) if wanted in STATES else rows.none()
-        if query.get("mine", "").lower() in ("1", "true", "yes"):
+        rows = visible_simulations(_user(self.request))
+        state = choice_of(self.request, "state", STATES)
+        if state is not None:
+            rows = rows.filter(state=state)
+        if flag_of(self.request, "mine"):
             rows = rows.filter(user=_user(self.request))
         return rows
 
@@ -144,7 +145,7 @@ class JsonForErrors(BaseContentNegotiation):
         return renderers[0], renderers[0].media_type
 
 
-class SimulationFileView(APIView):
+class SimulationFileView(StrictView):
     """A file that a simulation came to, to be downloaded."""
 
     file: ClassVar[str]
@@ -191,7 +192,7 @@ class ReportView(SimulationFileView):
     file, media_type = "report.html", "text/html"
 
 
-class QueueEndView(APIView):
+class QueueEndView(StrictView):
     """Live queue simulated to its end under several choices."""
 
     write_scope = Scope.SUBMIT
@@ -211,7 +212,7 @@ class QueueEndView(APIView):
         return Response(SimulationSerializer(made).data, status=status.HTTP_201_CREATED)
 
 
-class WhatIfView(APIView):
+class WhatIfView(StrictView):
     """Decision of a policy about the live queue now."""
 
     write_scope = Scope.SUBMIT
@@ -239,7 +240,7 @@ def _as_data(found: WhatIf) -> dict[str, Any]:
     return dict(WhatIfSerializer(found).data)
 
 
-class StartNowView(APIView):
+class StartNowView(StrictView):
     """Changes that would start a waiting job now."""
 
     @extend_schema(

@@ -7,6 +7,7 @@ from rest_framework import serializers
 
 from controlplane.studies.models import Simulation
 from controlplane.studies.selectors import link_of
+from controlplane.web.rest.bodies import OnlySettable
 
 STATES = Simulation.State.choices
 
@@ -93,14 +94,14 @@ class SimulationDetailSerializer(SimulationSerializer):
         return {} if simulation.is_what_if else dict(simulation.document)
 
 
-class WhatIfInput(serializers.Serializer[Any]):
+class WhatIfInput(OnlySettable, serializers.Serializer[Any]):
     """A policy to be asked."""
 
     policy = serializers.CharField(max_length=100)
     parameters = serializers.DictField(required=False)
 
 
-class ChoiceInput(serializers.Serializer[Any]):
+class ChoiceInput(OnlySettable, serializers.Serializer[Any]):
     """Differences from the cluster as it is: policy, parameters, value of time."""
 
     policy = serializers.CharField(max_length=100, required=False)
@@ -110,7 +111,7 @@ class ChoiceInput(serializers.Serializer[Any]):
     )
 
 
-class QueueEndInput(serializers.Serializer[Any]):
+class QueueEndInput(OnlySettable, serializers.Serializer[Any]):
     """Choices to compare with the present one, 1 to 7 of them."""
 
     choices = ChoiceInput(many=True)

@@ -13,8 +13,9 @@ from operator import itemgetter
 import numpy as np
 
 from clusters.energy import cost_per_hour, energy_cost
-from controlplane.loop.changes import Keep, Start, Stop, changes, current_of, key_of, needs_stop
+from controlplane.loop.changes import Keep, Start, Stop, changes, current_of, key_of
 from controlplane.simulation.cluster.meter import remaining_work
+from policies.contract.placement_rules import needs_stop
 from policies.contract.plan import Placement, Plan
 from policies.contract.snapshot import Purpose, Snapshot
 from policies.contract.validation import power_w

@@ -102,16 +102,15 @@ def _shown(shown: Callable[[WhatIf], T], *asked: Any) -> T:
 
 def _decided(user: User, cluster: Cluster, policy: str, parameters: Mapping[str, Any]) -> WhatIf:
     snapshot = observe(cluster.pk, time.time(), cluster.round_number + 1).snapshot
-    plan, failure = decide_or_keep(
-        snapshot, lambda seen: solve_apart(policy, parameters, seen), policy
-    )
+    decision = decide_or_keep(snapshot, lambda seen: solve_apart(policy, parameters, seen), policy)
+    plan = decision.plan
     present, at = kept(snapshot, cluster.policy, ""), datetime.fromtimestamp(snapshot.now_s, UTC)
     names = names_of(user, snapshot)
     return WhatIf(
         cluster.name,
         cluster.currency,
         at,
-        failure,
+        decision.failure,
         figures(present, snapshot),
         figures(plan, snapshot),
         _differences(plan, snapshot, names),
@@ -169,7 +168,7 @@ def _waiting(
 
 def reason_of(entry: Waiting, snapshot: Snapshot, names: Mapping[str, str]) -> str:
     """Return why a plan lets a job wait, in words; `names` are those that its reader may see."""
-    detail = waiting_detail(entry)
+    detail = waiting_detail(entry, snapshot)
     known = {**{node.id: node.name for node in snapshot.nodes}, **names}
     now = datetime.fromtimestamp(snapshot.now_s, UTC)
     return reason_for_waiting("queued", entry.code.value, detail, known, now)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     class PlainModelForm(forms.ModelForm[Any]):
         pass
 
-    def detail_action(*, description: str) -> Callable[[F], F]: ...
+    def detail_action(*, description: str, url_path: str = "") -> Callable[[F], F]: ...
 else:
     from django.forms import ModelForm as PlainModelForm
     from unfold.admin import ModelAdmin as _ModelAdmin

@@ -1,6 +1,6 @@
 """Bodies of REST requests: bounded JSON, and serializers that refuse unknown fields."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import IO, Any, cast
 
 from django.conf import settings
@@ -8,8 +8,10 @@ from rest_framework import serializers
 from rest_framework.exceptions import ParseError
 from rest_framework.parsers import JSONParser
 
-from controlplane.web.bounded_data import read_json
+from controlplane.web.bounded_data import HALF_CHARACTER, half_characters, read_json
 from controlplane.web.rest.errors import TooLargeError
+
+NUMBERS = (serializers.IntegerField, serializers.FloatField, serializers.DecimalField)
 
 
 class BoundedJSONParser(JSONParser):
@@ -29,9 +31,14 @@ class BoundedJSONParser(JSONParser):
         if len(body) > limit:
             raise TooLargeError(f"the body is larger than {limit} bytes")
         try:
-            return cast("dict[str, Any]", read_json(body))
+            data = read_json(body)
         except ValueError as error:
             raise ParseError(f"the body cannot be read as JSON: {error}") from None
+        path = next(half_characters(data), None) if HALF_CHARACTER.search(body) else None
+        if path is not None:
+            said = "holds half a character (a lone surrogate); write whole Unicode characters"
+            raise serializers.ValidationError({path or "request": [said]})
+        return cast("dict[str, Any]", data)
 
 
 def _length(header: object) -> int:
@@ -41,15 +48,32 @@ def _length(header: object) -> int:
         return 0
 
 
+def check_names(data: object, known: Collection[str], before: str = "") -> None:
+    """Refuse names of an object that are not known; `before`: the path to the object."""
+    names = sorted(set(data) - set(known)) if isinstance(data, dict) else []
+    if names:
+        said = f"cannot be set; what can be: {', '.join(known)}"
+        raise serializers.ValidationError({f"{before}{name}": [said] for name in names})
+
+
 class OnlySettable(serializers.BaseSerializer[Any]):
-    """Serializer mixin: refuses unknown or read-only fields instead of dropping them."""
+    """Serializer mixin: refuses unknown or read-only fields, and values of another JSON type.
+
+    Django REST framework would drop the first, and take 5 for the text "5" and true for 1.
+    """
 
     def to_internal_value(self, data: Any) -> Any:
-        if isinstance(data, dict):
-            fields: dict[str, Any] = getattr(self, "fields", {})
-            settable = [n for n, f in fields.items() if not f.read_only]
-            text = f"cannot be set; what can be: {', '.join(settable)}"
-            unknown = {str(n): text for n in data if n not in settable}
-            if unknown:
-                raise serializers.ValidationError(unknown)
+        fields: dict[str, Any] = getattr(self, "fields", {})
+        settable = {name: field for name, field in fields.items() if not field.read_only}
+        check_names(data, settable)
+        wrong = {}
+        for name, field in settable.items():
+            value = data.get(name) if isinstance(data, dict) else None
+            is_number = isinstance(value, int | float)
+            if isinstance(field, serializers.CharField) and is_number:
+                wrong[name] = ["must be text, in quotes"]
+            elif isinstance(field, NUMBERS) and isinstance(value, bool):
+                wrong[name] = ["must be a number, not true or false"]
+        if wrong:
+            raise serializers.ValidationError(wrong)
         return super().to_internal_value(data)

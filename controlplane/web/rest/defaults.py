@@ -9,7 +9,7 @@ from django.utils import timezone
 from knox.auth import TokenAuthentication
 from knox.crypto import hash_token
 from knox.models import AuthToken
-from rest_framework.exceptions import AuthenticationFailed, PermissionDenied
+from rest_framework.exceptions import AuthenticationFailed, PermissionDenied, ValidationError
 from rest_framework.pagination import LimitOffsetPagination
 from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
@@ -73,15 +73,36 @@ class OperatorsOnly(BasePermission):
 
 
 LARGEST_OFFSET = 2**40
+LONGEST_NUMBER = 100
+"""Digits of a number in an address; above LARGEST_OFFSET they make no difference."""
 
 
 class BoundedPagination(LimitOffsetPagination):
-    """DRF's limit and offset pages with bounded numbers."""
+    """DRF's limit and offset pages with bounded numbers; what is no number is refused."""
 
     max_limit = 1000
 
+    def get_limit(self, request: Request) -> int:
+        """Rows of a page, at most `max_limit` whatever is asked for."""
+        limit = _number(request, "limit", least=1) or self.default_limit
+        return min(limit or self.max_limit, self.max_limit)
+
     def get_offset(self, request: Request) -> int:
-        return min(super().get_offset(request), LARGEST_OFFSET)
+        """Rows before the page."""
+        return min(_number(request, "offset", least=0) or 0, LARGEST_OFFSET)
+
+
+def _number(request: Request, name: str, *, least: int) -> int | None:
+    """Number of a query parameter, None where it is left out. Raises ValidationError."""
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= LONGEST_NUMBER):
+        raise ValidationError({name: [f"must be a whole number, {least} or more"]})
+    number = int(text)
+    if number < least:
+        raise ValidationError({name: [f"must be {least} or more"]})
+    return number
 
 
 class ShortPages(BoundedPagination):

@@ -68,7 +68,7 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
     elif isinstance(error, APIException):
         code = error.get_codes()
         code = code if isinstance(code, str) else error.default_code
-        response.data = error_body(code, str(error.detail))
+        response.data = error_body(code, _encodable(error.detail))
     elif isinstance(error, Http404):
         detail = str(error) or "there is no such thing, or you may not see it"
         response.data = error_body("not_found", detail)

@@ -10,13 +10,14 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from controlplane.web.pages import formats
+from controlplane.web.pages import formats, samples
 
 register = template.Library()
 
 register.filter("duration", formats.duration)
 register.filter("quantity", formats.quantity)
 register.filter("count", formats.count)
+register.filter("too_few", samples.too_few)
 
 TONES = {
     **dict.fromkeys(("running", "starting", "preparing", "accepted"), "accent dot"),

@@ -5,8 +5,9 @@ library alone, as the subreaper of whatever the job starts. It shares RUN_DIR wi
 - `launch.json` (read once, then removed, for it holds secrets): argv, environment, cwd, grace_s,
   boot_id, walltime_s, deadline_s (CLOCK_BOOTTIME; null: none), signal {number, before_s, to} before
   them, outputs (files by stream), log_ends (bytes of head and tail that are kept of a long one),
-  `orders` (folder of lease.json and stop.json); in a container `container`; of an isolated job
-  `user` (its number; null: the guard's), `groups`, `sandbox` (program and words of bubblewrap).
+  most_processes (null: no limit), `orders` (folder of lease.json and stop.json); in a container
+  `container`; of an isolated job `user` (its number; null: the guard's), `groups`, `sandbox`
+  (program and words of bubblewrap).
 - `guard.pid`: created exclusively and locked for life; its creator owns the launch.
 - `lease.json`: {"deadline_s", "boot_id"} on CLOCK_BOOTTIME, rewritten whole at every renewal.
 - `stop.json`: {"by", "term_at_s", "kill_at_s"} on CLOCK_BOOTTIME: the agent's order to stop.
@@ -17,6 +18,7 @@ The job writes its output to pipes, which the guard empties: a full disk loses o
 import contextlib
 import ctypes
 import fcntl
+import functools
 import json
 import os
 import signal
@@ -181,6 +183,8 @@ class Guard:
         self._stopping = Stopping(orders, self._lease, self._grace_s)
         self._job, self._warn_at_s = 0, inf
         self._status: int | None = None
+        self._first_status: int | None = None
+        """Wait status of the first process in a sandbox that had to be ended."""
         self._outputs: list[Output] = []
         self._sandbox: processes.Sandbox | None = None
         self._termed = self._killed = False
@@ -228,6 +232,7 @@ class Guard:
             )
             argv = [*box.command, "--", *launch["argv"]]
             command |= {"args": argv, "cwd": "/", "env": {}, "pass_fds": box.passed}
+        become_job = functools.partial(_become_job, self._most_processes())
         with contextlib.ExitStack() as opened:
             out, err = self._streams(opened)
             job = subprocess.Popen(
@@ -237,10 +242,10 @@ class Guard:
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
-                preexec_fn=_become_job,
+                preexec_fn=become_job,
             )
         if self._sandbox:
-            self._sandbox.begin()
+            self._sandbox.begin(job.pid, launch.get("most_processes"), launch.get("user"))
         for output in self._outputs:
             output.begin()
         times = {"started_ticks": processes.started_ticks(job.pid), "started_at_s": time.time()}
@@ -250,6 +255,18 @@ class Guard:
             (self._folder / "job.tmp").replace(self._folder / "job.json")
         job.returncode = 0  # it is reaped by `_reap`, with whatever else it leaves behind
         return job.pid
+
+    def _most_processes(self) -> int | None:
+        """Limit by the job's user, whose other processes count too; None in a sandbox or without.
+
+        A sandbox has a limit of its own.
+        """
+        most: int | None = self._launch.get("most_processes")
+        if most is None or self._sandbox:
+            return None
+        user = self._launch.get("user")
+        others: int = processes.threads_of(os.getuid() if user is None else user)
+        return most + others
 
     def _streams(self, opened: contextlib.ExitStack) -> tuple[Any, Any]:
         """Open the job's own files, or pipes to the folder's; errors go to its own output."""
@@ -273,10 +290,18 @@ class Guard:
             self._stopping.order("signal", now_s, now_s + self._grace_s)
         if self._sandbox:
             self._sandbox.let_go(now_s)
+            if self._first_status is None and self._sandbox.outlives_job(now_s):
+                self._end_sandbox(self._sandbox)
         self._reap()
         self._stopping.look(now_s)
         if self._status is None:
             self._enforce(now_s)
+
+    def _end_sandbox(self, box: processes.Sandbox) -> None:
+        """End a sandbox whose process 1 does not end with the job's first process."""
+        status = box.first_status()
+        self._first_status = int(signal.SIGKILL) if status is None else status
+        processes.signal_all([box.init() or self._job, self._job], signal.SIGKILL)
 
     def _enforce(self, now_s: float) -> None:
         if now_s >= self._stopping.kill_at_s:
@@ -342,7 +367,9 @@ class Guard:
 
     def _result(self, *, oom: bool) -> dict[str, Any]:
         code = os.waitstatus_to_exitcode(self._status or 0)
-        if self._sandbox and not (self._termed or self._killed):
+        if self._first_status is not None:
+            code = os.waitstatus_to_exitcode(self._first_status)
+        elif self._sandbox and not (self._termed or self._killed):
             problem = self._sandbox.problem(code, self._folder / "stderr.log")
             if problem:
                 return {"started": False, "stopped_by": None, "error": problem}
@@ -369,13 +396,15 @@ def _as_user(launch: dict[str, Any]) -> dict[str, Any]:
     return {"user": user, "group": user, "extra_groups": launch.get("groups", [])}
 
 
-def _become_job() -> None:
+def _become_job(most_processes: int | None) -> None:
     """In the child: die with the guard, take signals, and be the first victim of OOM."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     LIBC.prctl(PR_SET_DUMPABLE, 1)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, WOKEN_BY)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500")
+    if most_processes is not None:
+        processes.limit_processes(most_processes)
 
 
 def main(folder: Path) -> int:

@@ -8,6 +8,8 @@ import contextlib
 import ctypes
 import json
 import os
+import resource
+import select
 import signal
 import stat
 import subprocess
@@ -25,6 +27,12 @@ LONGEST_WORDS = 500
 LEFT_S = 1.0
 """Time for what is left of a job that is to stop, once its first process has ended."""
 
+SET_UP_S = 10.0
+"""Longest time in which bubblewrap tells its process 1."""
+
+OUTLIVED_S = 3.0
+"""Time after the end of a job's first process in which process 1 of its sandbox ends too."""
+
 FROZEN_S = 5.0
 """Longest time in which all of a user's processes are stopped and the job's killed."""
 
@@ -37,7 +45,8 @@ REMOVED_AT_ONCE = 100
 class Sandbox:
     """Bubblewrap's two processes around a job's: the outer one, which the guard starts, and `init`.
 
-    `init` is process 1 in the sandbox; the kernel kills all others there when it ends.
+    `init` is process 1 in the sandbox; the kernel kills all others there when it ends. It starts
+    the job's first process once the guard has limited the sandbox's processes.
     """
 
     def __init__(self, program: str, words: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -53,15 +62,40 @@ class Sandbox:
         self._text = b""
         self._held: tuple[int, int] | None = None
         self._ended_s = inf
-        self.passed = (self._words, self._tell)
+        self._first: tuple[int, int] | None = None
+        self._outlived_s = inf
+        self._is_limited = True
+        self._blocked, self._unblock = os.pipe()
+        self.passed = (self._words, self._tell, self._blocked)
         """Descriptors that bubblewrap inherits."""
         self.command = [program, "--args", str(self._words), "--json-status-fd", str(self._tell)]
         """Words before those of the job's command."""
+        self.command += ["--block-fd", str(self._blocked)]
 
-    def begin(self) -> None:
-        """Leave to bubblewrap, which has been started, its ends of what they share."""
+    def begin(self, outer: int, most_processes: int | None, user: int | None) -> None:
+        """Leave to bubblewrap, which has been started, its ends of what they share.
+
+        The limit is set in its user namespace, where only the processes of this job count. Where
+        that fails the sandbox is killed before the job starts.
+        """
         for descriptor in self.passed:
             os.close(descriptor)
+        if most_processes is not None and (init := self._wait_for_init()):
+            self._is_limited = _limit_as(user, init, most_processes)
+            if not self._is_limited:
+                signal_all([init, outer], signal.SIGKILL)
+        os.close(self._unblock)
+
+    def _wait_for_init(self) -> int | None:
+        """Process 1 once bubblewrap tells it; None if it ends without."""
+        until_s = time.monotonic() + SET_UP_S
+        while (init := self.init()) is None and time.monotonic() < until_s:
+            length = len(self._text)
+            select.select([self._told], [], [], SET_UP_S)
+            init = self.init()
+            if init is None and len(self._text) == length:
+                return None  # bubblewrap has closed its end
+        return init
 
     def _read(self) -> dict[str, int]:
         with contextlib.suppress(BlockingIOError):
@@ -99,8 +133,35 @@ class Sandbox:
             self._held = None
             os.kill(outer, signal.SIGCONT)
 
+    def outlives_job(self, now_s: float) -> bool:
+        """Return True if process 1 goes on although the job's first process has ended for a while.
+
+        It does so if the job has stopped or changed it by ptrace(2).
+        """
+        if self._first is None:
+            self._first = _first_child(self.init())
+            return False
+        if self._held is not None or _is_alive(*self._first):
+            self._outlived_s = inf
+            return False
+        self._outlived_s = min(self._outlived_s, now_s + OUTLIVED_S)
+        return now_s >= self._outlived_s
+
+    def first_status(self) -> int | None:
+        """Wait status of the job's first process, which nobody has reaped; None if it is gone."""
+        if self._first is None:
+            return None
+        pid, ticks = self._first
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            fields = _fields(Path(f"/proc/{pid}/stat"))
+            if fields[0] == "Z" and int(fields[19]) == ticks:
+                return int(fields[49])
+        return None
+
     def problem(self, code: int, errors: Path) -> str:
         """Reason why the job never ran, by the exit code and the last words; "" if it did."""
+        if not self._is_limited:
+            return "the sandbox cannot be set up: its processes cannot be limited"
         if code != NEVER_RAN or "exit-code" in self._read():
             return ""
         lines = [""]
@@ -116,6 +177,66 @@ class Sandbox:
 def started_ticks(pid: int | str) -> int:
     """Start of a process in clock ticks since boot; with the pid it is unique."""
     return int(_fields(Path(f"/proc/{pid}/stat"))[19])
+
+
+def _first_child(init: int | None) -> tuple[int, int] | None:
+    """The oldest child of process 1, dead or alive, and its start in clock ticks."""
+    if init is None:
+        return None
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        children = Path(f"/proc/{init}/task/{init}/children").read_text().split()
+        first = int(children[0])
+        return first, started_ticks(first)
+    return None
+
+
+def _is_alive(pid: int, ticks: int) -> bool:
+    """Return True if the process that started at that time has not ended."""
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        fields = _fields(Path(f"/proc/{pid}/stat"))
+        return fields[0] not in "ZX" and int(fields[19]) == ticks
+    return False
+
+
+def threads_of(user: int) -> int:
+    """Number of threads of a user's processes."""
+    threads, line = 0, b"\nUid:\t%d\t" % user
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            if not entry.name.isdigit():
+                continue
+            status = (entry / "status").read_bytes()
+            if line in status:
+                threads += int(status.partition(b"\nThreads:\t")[2].split()[0])
+    return threads
+
+
+def _limit_as(user: int | None, pid: int, most: int) -> bool:
+    """Limit the processes of another process' user namespace; return True if that was done.
+
+    A process of that `user` does so: root may lack CAP_SYS_RESOURCE.
+    """
+    helper = os.fork()
+    if helper == 0:
+        try:
+            if user is not None:
+                os.setgroups([])
+                os.setresgid(user, user, user)
+                os.setresuid(user, user, user)
+            hard = resource.prlimit(pid, resource.RLIMIT_NPROC)[1]
+            allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.prlimit(pid, resource.RLIMIT_NPROC, (allowed, allowed))
+            os._exit(0)
+        finally:  # it must not return into the guard
+            os._exit(1)
+    return os.waitpid(helper, 0)[1] == 0
+
+
+def limit_processes(most: int) -> None:
+    """Limit the processes and threads of this process' user, those of others there included."""
+    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_NPROC, (allowed, allowed))
 
 
 def _fields(stat: Path) -> list[str]:

@@ -6,16 +6,13 @@ import random
 import socket
 import uuid
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
 
 from loadmaster.agent.node.emulated import Emulation
-from loadmaster.agent.node.mps import Mps
 from loadmaster.files import write_whole
 from loadmaster.protocol import DeviceReport, DeviceSample, LaunchSpec
 
@@ -79,8 +76,13 @@ class Devices:
     """The GPUs a node offers: here none."""
 
     def reports(self) -> tuple[DeviceReport, ...]:
-        """Offered devices, for registration and session."""
+        """Offered devices with their health, for registration and session."""
         return ()
+
+    @property
+    def trouble(self) -> str:
+        """Reason why GPUs of the machine may be missing from the reports; empty: none are."""
+        return ""
 
     def samples(self, busy: Collection[str]) -> tuple[DeviceSample, ...]:
         """Health, use and watts now; `busy` are the uuids that running assignments hold."""
@@ -128,82 +130,3 @@ class EmulatedDevices(Devices):
         if not (kept := self._emulation.kept(kind_name, beside)):
             return math.inf
         return None if alone_s is None else alone_s / kept
-
-
-class NvidiaDevices(Devices):
-    """Real GPUs through NVML; a GPU lost from the bus is reported as unhealthy."""
-
-    def __init__(self, nvml: Any, slots: int = 1, mps: Mps | None = None) -> None:
-        self.nvml, self._slots, self._mps = nvml, slots, mps
-        self._reports = tuple(self._report(index) for index in range(nvml.nvmlDeviceGetCount()))
-
-    def _report(self, index: int) -> DeviceReport:
-        handle = self.nvml.nvmlDeviceGetHandleByIndex(index)
-        memory_gb = self.nvml.nvmlDeviceGetMemoryInfo(handle).total / GB
-        uuid, name = self.nvml.nvmlDeviceGetUUID(handle), self.nvml.nvmlDeviceGetName(handle)
-        return DeviceReport(_text(uuid), gpu_type_of(_text(name)), memory_gb, slots=self._slots)
-
-    def reports(self) -> tuple[DeviceReport, ...]:
-        return self._reports
-
-    def samples(self, busy: Collection[str]) -> tuple[DeviceSample, ...]:
-        return tuple(self._sample(device.uuid) for device in self._reports)
-
-    def _sample(self, device: str) -> DeviceSample:
-        nvml = self.nvml
-        try:
-            handle = nvml.nvmlDeviceGetHandleByUUID(device)
-            memory = nvml.nvmlDeviceGetMemoryInfo(handle).used / GB
-        except nvml.NVMLError:
-            return DeviceSample(device, healthy=False, power_source="measured")
-        return DeviceSample(
-            device,
-            gpu_fraction=self._ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu, 100.0),
-            memory_used_gb=memory,
-            power_w=self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle), 1000.0),
-            power_source="measured",
-            temperature_c=self._ask(
-                lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU), 1.0
-            ),
-        )
-
-    def _ask(self, read: Any, unit: float) -> float | None:
-        """A reading in our unit, or None where this GPU does not offer it."""
-        try:
-            return float(read()) / unit
-        except self.nvml.NVMLError:
-            return None
-
-    def environment(self, spec: LaunchSpec) -> dict[str, str]:
-        shared = self._mps.environment(spec.share) if self._mps else {}
-        return {"CUDA_VISIBLE_DEVICES": ",".join(spec.devices), **shared}
-
-    def files(self, spec: LaunchSpec) -> tuple[str, ...]:
-        """As the driver numbers them; without one that is lost from the bus."""
-        nvml, found = self.nvml, []
-        for device in spec.devices:
-            with suppress(nvml.NVMLError):
-                minor = nvml.nvmlDeviceGetMinorNumber(nvml.nvmlDeviceGetHandleByUUID(device))
-                found.append(f"/dev/nvidia{minor}")
-        return tuple(found)
-
-
-def gpu_type_of(name: str) -> str:
-    """A GPU's product name as a type: without the maker and words that all have."""
-    words = name.replace("NVIDIA", "").replace("GeForce", "").replace("Tesla", "").split()
-    return " ".join(words) or name
-
-
-def nvidia_devices(slots: int = 1, mps: Mps | None = None) -> Devices:
-    """NVIDIA GPUs with their slots (by `mps` if given); none without a driver."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        return NvidiaDevices(pynvml, slots, mps)
-    except pynvml.NVMLError:
-        return Devices()
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value

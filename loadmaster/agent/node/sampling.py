@@ -55,7 +55,8 @@ class Sampler:
 
     def _is_greedy(self, entry: Entry, usage: Usage) -> bool:
         """True if it holds too much memory, by an exact count if the quick one suspects it."""
-        if self._runtime.limits_memory or not 0 < entry.memory_gb < usage.memory_gb or entry.stop:
+        most_gb = max(usage.memory_gb, usage.most_memory_gb)
+        if self._runtime.limits_memory or not 0 < entry.memory_gb < most_gb or entry.stop:
             return False
         exact = self._runtime.usage(entry.run, exact=True)
         return exact is not None and exact.memory_gb > entry.memory_gb

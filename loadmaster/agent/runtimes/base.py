@@ -164,10 +164,14 @@ class RunStatus:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Current use of a launch's processes: cores (since the last reading) and memory."""
+    """Current use of a launch's processes: cores (since the last reading) and memory.
+
+    An exact count may be called for where `most_memory_gb` is too much: it is never less than that.
+    """
 
     cores: float
     memory_gb: float
+    most_memory_gb: float = 0.0
 
 
 class Runtime(Protocol):

@@ -30,6 +30,7 @@ from loadmaster.agent.runtimes.base import (
     Term,
     Usage,
 )
+from loadmaster.agent.runtimes.consumption import Consumption
 from loadmaster.agent.runtimes.removal import Remover
 from loadmaster.files import open_plain, open_real, write_json, write_whole
 from loadmaster.protocol import LaunchSpec
@@ -110,6 +111,8 @@ class RunFolders(Runtime):
         try:
             write_whole(path, text, mode=ORDER_MODE)
         except OSError:
+            if not path.exists():  # the first lease: the launch fails for want of room
+                raise
             # a full disk: what is there already can be overwritten in place, and a torn lease
             # counts as the one before
             with path.open("r+b") as file:
@@ -220,13 +223,13 @@ class RunFolders(Runtime):
         except (OSError, ValueError):
             return ""
 
-    def _usage_since_last(self, run: RunId, cpu_s: float, memory: int) -> Usage:
+    def _usage_since_last(self, run: RunId, now: Consumption) -> Usage:
         """Use from CPU seconds since the start and bytes; cores count since the last reading."""
-        now_s = self._clock.boot_s()
+        now_s, cpu_s = self._clock.boot_s(), now.cpu_s
         before_cpu_s, before_s = self._usage.get(run, (0.0, now_s))
         self._usage[run] = (cpu_s, now_s)
         cores = max(0.0, cpu_s - before_cpu_s) / (now_s - before_s) if now_s > before_s else 0.0
-        return Usage(cores, memory / GB)
+        return Usage(cores, now.memory / GB, now.most_memory / GB)
 
     def remove(self, run: RunId) -> None:
         self._usage.pop(run, None)

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import ceil
 from pathlib import Path
@@ -105,13 +105,15 @@ class Isolation:
     """How a node's jobs are kept apart.
 
     `users` are those of the teams by their numbers, where the agent is root; `program` is
-    bubblewrap, or empty: then jobs of different users see each other's names alone.
+    bubblewrap, or empty: then jobs of different users see each other's names alone. If it
+    `closes_namespaces`, jobs make no user namespaces, in which they could mount memory.
     """
 
     state: Path
     users: range | None = None
     program: str = ""
     mounts: tuple[AllowedMount, ...] = ()
+    closes_namespaces: bool = False
 
     @property
     def kind(self) -> str:
@@ -189,9 +191,11 @@ class Isolation:
         Files in memory can be written in SHM alone, up to `memory_gb`.
         """
         seen = [*map(Path, SYSTEM), *_used()]
-        words = ["--unshare-pid", "--unshare-ipc", "--die-with-parent", "--proc", "/proc"]
-        words += ["--dev", "/dev"]
-        if memory_gb and _limits_tmpfs(self.program):
+        words = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--die-with-parent"]
+        if self.closes_namespaces:
+            words.append("--disable-userns")
+        words += ["--proc", "/proc", "--dev", "/dev"]
+        if memory_gb and _knows(self.program, "--size"):
             words += ["--size", str(ceil(memory_gb * GB))]
         words += ["--tmpfs", SHM]
         for place in ("/tmp", "/var/tmp"):  # noqa: S108  # the job's own
@@ -272,6 +276,8 @@ def working_isolation(
     """
     program = shutil.which("bwrap") or ""
     found = [Isolation(state, users, program, mounts)] if program else []
+    if program and _knows(program, "--disable-userns"):
+        found.insert(0, replace(found[0], closes_namespaces=True))
     if users is not None and before != BUBBLEWRAP:
         found.append(Isolation(state, users, "", mounts))
     problems = [] if program else ["bubblewrap (bwrap) is not installed"]
@@ -286,8 +292,11 @@ def working_isolation(
             if error.errno in PASSING:
                 raise UndecidedError(problem) from error
         if not problem:
-            if problems:
+            if not isolation.program and problems:
                 logger.warning("jobs are kept apart by %s alone: %s", USERS, problems[0])
+            elif isolation.program and not isolation.closes_namespaces:
+                why = problems[0] if problems else "it takes bubblewrap 0.8 or newer"
+                logger.warning("jobs can make user namespaces of their own: %s", why)
             return isolation
         problems.append(problem)
     private_folder(state)
@@ -347,11 +356,11 @@ def _places(folder: Path, shown: Iterable[Path]) -> list[str]:
 
 
 @cache
-def _limits_tmpfs(program: str) -> bool:
-    """Return True if this bubblewrap (0.7 or newer) knows `--size`."""
+def _knows(program: str, option: str) -> bool:
+    """Return True if this bubblewrap knows an option: `--size` came with 0.7, others with 0.8."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        command = [program, "--help"]
-        return b"--size " in subprocess.run(command, capture_output=True, timeout=TRIAL_S).stdout
+        done = subprocess.run([program, "--help"], capture_output=True, timeout=TRIAL_S)
+        return option.encode() in done.stdout.split()
     return False
 
 

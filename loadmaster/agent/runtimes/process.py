@@ -32,6 +32,7 @@ from loadmaster.agent.runtimes.base import (
     RunStatus,
     Usage,
 )
+from loadmaster.agent.runtimes.consumption import consumption
 from loadmaster.agent.runtimes.folders import (
     FILES,
     NEVER_STARTED,
@@ -40,7 +41,7 @@ from loadmaster.agent.runtimes.folders import (
     exit_of,
     read_exit,
 )
-from loadmaster.agent.runtimes.isolation import ORDERS, SHM, Isolation
+from loadmaster.agent.runtimes.isolation import ORDERS, Isolation
 from loadmaster.features import ISOLATED
 from loadmaster.files import private_folder, write_json, write_whole
 from loadmaster.protocol import ReasonClass
@@ -91,10 +92,13 @@ class ProcessRuntime(RunFolders):
         clock: Clock | None = None,
         isolation: Isolation | None = None,
         server: Mapping[str, object] = NO_SERVER,
+        most_processes: int | None = None,
     ) -> None:
+        """`most_processes`: limit of each job's processes and threads; None: none."""
         super().__init__(runs, clock)
         self._isolation = isolation
         self._server = server
+        self.most_processes = most_processes
         if isolation:
             self.features = (ISOLATED,)
             isolation.open_way()
@@ -154,6 +158,7 @@ class ProcessRuntime(RunFolders):
                 "outputs": outputs,
                 "grace_s": launch.grace_s,
                 "boot_id": launch.boot_id,
+                "most_processes": self.most_processes,
                 "log_ends": (launch.spec.log_head_bytes, launch.spec.log_tail_bytes),
                 **asdict(launch.limits),
             }
@@ -315,7 +320,7 @@ class ProcessRuntime(RunFolders):
         for process in _processes_of(self.orders(run)):
             with contextlib.suppress(psutil.Error):
                 process.send_signal(signal.SIGKILL)
-        error = "the run's guard was killed" if started else NEVER_STARTED
+        error = "the run's guard was killed" if started else _never_started(folder)
         ended: dict[str, Any] = {"ended_at_s": self._clock.wall_s(), "started": started}
         ended |= {"stopped_by": None, "killed": started, "error": error}
         with contextlib.suppress(OSError):  # on a full disk the next look settles it again
@@ -327,8 +332,9 @@ class ProcessRuntime(RunFolders):
         if not owner or not self._is_guarded(self.folder(run)):
             return None
         sandboxed = bool(self._isolation and self._isolation.program)
-        cpu_s, memory = _consumption(int(owner["pid"]), exact=exact, sandboxed=sandboxed)
-        return self._usage_since_last(run, cpu_s, memory)
+        return self._usage_since_last(
+            run, consumption(int(owner["pid"]), exact=exact, sandboxed=sandboxed)
+        )
 
 
 class Spawner:
@@ -389,31 +395,13 @@ class Spawner:
             self._process, self._pids = None, queue.SimpleQueue()
 
 
-def _consumption(guard_pid: int, *, exact: bool, sandboxed: bool) -> tuple[float, int]:
-    """CPU seconds of all processes below the guard, ended ones included, and bytes."""
-    cpu_s, memory, shared = 0.0, 0, 0
-    with contextlib.suppress(psutil.Error):
-        below = psutil.Process(guard_pid).children(recursive=True)
-        for process in below:
-            with contextlib.suppress(psutil.Error):
-                times = process.cpu_times()
-                cpu_s += times.user + times.system + times.children_user + times.children_system
-                found = process.memory_info()
-                memory += process.memory_full_info().pss if exact else found.rss
-                shared += found.shared
-        if sandboxed and len(below) > 1:  # bubblewrap, and process 1 of the sandbox
-            memory += max(0, _shm_bytes(below[1].pid) - shared)  # what no process has mapped
-    return cpu_s, memory
-
-
-def _shm_bytes(pid: int) -> int:
-    """Bytes of files in shared memory as a process sees it, 0 if that is the node's."""
-    place = Path(f"/proc/{pid}/root{SHM}")
-    with contextlib.suppress(OSError):
-        if place.stat().st_dev != Path(SHM).stat().st_dev:
-            found = os.statvfs(place)
-            return (found.f_blocks - found.f_bfree) * found.f_frsize
-    return 0
+def _never_started(folder: Path) -> str:
+    """Reason of a run whose guard ended before the job started, with the guard's last words."""
+    try:
+        lines = (folder / "guard.log").read_text(errors="replace").strip().splitlines()
+    except OSError:
+        lines = []
+    return f"{NEVER_STARTED}: {lines[-1]}" if lines else NEVER_STARTED
 
 
 def _outputs(launch: Launch, cwd: Path) -> dict[str, str]:

@@ -50,7 +50,11 @@ class WrongProtocol(Refused):
     """426: another protocol version. Install the agent of the server's version."""
 
 
-INCURABLE = (Unauthorized, WrongProtocol)
+class Duplicate(Refused):
+    """409: another agent works with a copy of this one's state folder."""
+
+
+INCURABLE = (Unauthorized, WrongProtocol, Duplicate)
 """Refusals that no repetition cures: the agent ends with a word on the remedy."""
 
 _BY_STATUS: dict[int, type[Refused]] = {
@@ -192,7 +196,10 @@ def _check(answer: httpx.Response) -> None:
     if answer.is_success:
         return
     code, detail, expected = _refusal(answer)
-    raise _BY_STATUS.get(status, Refused)(status, code, detail, expected)
+    kind = _BY_STATUS.get(status, Refused)
+    if kind is Conflict and code == protocol.ErrorCode.DUPLICATE:
+        kind = Duplicate
+    raise kind(status, code, detail, expected)
 
 
 def _refusal(answer: httpx.Response) -> tuple[str, str, object]:

@@ -42,10 +42,12 @@ class ServerSession:
         jitter: random.Random | None = None,
         trouble: Callable[[], str] = str,
         disk_free_gb: Callable[[], float | None] = lambda: None,
+        gpu_trouble: Callable[[], str] = str,
     ) -> None:
         self._client, self._journal, self._clock = client, journal, clock
         self._request, self._samples, self._trouble = request, samples, trouble
         self._disk_free_gb = disk_free_gb
+        self._gpu_trouble = gpu_trouble
         self._jitter = jitter or random.SystemRandom()
         self._backoff = Backoff(jitter=self._jitter)
         self._seq = 0
@@ -55,6 +57,8 @@ class ServerSession:
         self._ask_s = self._jitter.uniform(0.5, 1.0) * ASK_S
         self._server_ahead_s: float | None = None
         self.epoch: int | None = None
+        self.former_epoch = 0
+        """Epoch of the last session, 0 before the first."""
         self.cursor = 0
         self.intervals = DEFAULT_INTERVALS
         self.leases: dict[RunId, float] = {}
@@ -129,7 +133,8 @@ class ServerSession:
             logger.warning("no session yet, next try in %.1f s: %s", wait_s, error)
             return
         logger.info("session of epoch %s", session.epoch)
-        self.epoch, self._seq, self.intervals = session.epoch, 0, session.intervals
+        self.epoch = self.former_epoch = session.epoch
+        self._seq, self.intervals = 0, session.intervals
         self._backoff.cap_s = max(0.1, min(10.0, session.intervals.heartbeat_s))
         self._next_beat_s, self._is_first_beat = float("-inf"), True
         stop, cancel = protocol.DirectiveAction.STOP, protocol.StopReason.CANCEL
@@ -195,4 +200,5 @@ class ServerSession:
             assignments=tuple(known_assignment(entry) for entry in live),
             cursor=self.cursor,
             disk_free_gb=free_gb,
+            gpu_trouble=self._gpu_trouble(),
         )

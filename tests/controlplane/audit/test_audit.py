@@ -29,6 +29,7 @@ from tests.builders import a_cluster, a_gpu_type, a_job, a_kind, a_node, a_team,
 from tests.builders_admin import admin_path
 from tests.builders_asgi import SiteClient
 from tests.builders_jobs import a_token
+from tests.builders_rest import SERIES
 from tests.builders_studies import a_simulation
 from tests.security.test_every_endpoint import METHODS, OPERATORS, WRITES, Scene, ask, routes
 
@@ -43,7 +44,7 @@ def the_row() -> Entry:
     return row
 
 
-def rest(user: User, method: str, path: str, body: Any = None, **headers: str) -> Any:
+def rest(user: User, method: str, path: str, body: Any = "", **headers: str) -> Any:
     headers = {"Authorization": f"Bearer {a_token(user)}", **headers}
     sending: Callable[..., Any] = getattr(SiteClient(), method)
     return sending(f"/api/v1/{path}", body, content_type="application/json", headers=headers)
@@ -61,6 +62,7 @@ BY_REST: list[tuple[str, str, Any, str, Any, Any]] = [
      {"GPU-volta-0": 1}, {"GPU-volta-0": 2}),
     ("patch", "gpu-types/V100/", {"price_per_hour": "3"}, "gpu_type.change",
      {"price_per_hour": "0.000000"}, {"price_per_hour": "3.000000"}),
+    ("post", "clusters/lab/tariffs/", {"csv": SERIES}, "tariff.add", None, None),
     ("post", "enrolment-tokens/", {"cluster": "lab"}, "enrolment.add", None, None),
     ("delete", "enrolment-tokens/{enrolment}/", None, "enrolment.delete", None, None),
     ("post", "kinds/{kind}/forget/", None, "kind.forget", {}, {}),
@@ -86,7 +88,7 @@ def test_a_change_by_rest_is_a_row_with_old_and_new_value(
     names["published"] = a_kind().pk
     names["enrolment"] = EnrolmentToken.objects.get().pk
     Entry.objects.all()._raw_delete("default")
-    answer = rest(boss, method, path.format(**names), body)
+    answer = rest(boss, method, path.format(**names), "" if body is None else body)
     assert answer.status_code < 300, answer.content
     row = the_row()
     assert (row.action, row.actor, row.channel) == (action, "boss", Channel.REST)

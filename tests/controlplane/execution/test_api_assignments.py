@@ -14,7 +14,7 @@ from clusters.models import Node
 from controlplane.execution.services.assignments import accept, report_state
 from controlplane.execution.services.stops import stop_assignment
 from jobs.models import Assignment, AssignmentEvent, AssignmentSlot, Job
-from jobs.secrets import set_secret
+from jobs.secrets import delete_secret, set_secret
 from loadmaster.protocol import Accept, AssignmentState, ReasonClass, StopReason
 from tests.builders import a_job, a_team
 from tests.builders_agents import (
@@ -61,6 +61,15 @@ def test_an_accepted_offer_tells_the_agent_everything(call: Any) -> None:
     assert assignment.lease_expires_at is not None
 
 
+@pytest.mark.parametrize("to", [S.SUCCEEDED, S.PREEMPTED, S.FAILED])
+def test_a_report_with_fewer_steps_takes_none_back(call: Any, to: AssignmentState) -> None:
+    assignment = a_running_assignment(a_node_with_agent())
+    Assignment.objects.filter(pk=assignment.pk).update(steps_done=80)
+    reports(call, assignment, to, seq=2, steps=50)
+    assignment.refresh_from_db()
+    assert (assignment.state, assignment.steps_done) == (to, 80)
+
+
 def test_secrets_are_revealed_to_the_agent_that_accepts_alone(call: Any) -> None:
     node = a_node_with_agent()
     team = a_team()
@@ -93,6 +102,25 @@ def test_accepting_again_gets_the_same_specification_and_no_longer_lease(call: A
     assert (first.status_code, second.status_code) == (200, 200)
     assert first.json() == second.json()
     assert Assignment.objects.get(pk=assignment.pk).lease_expires_at == lease
+
+
+def test_an_accepted_launch_goes_on_though_its_secret_is_gone(call: Any) -> None:
+    node, team = a_node_with_agent(), a_team()
+    set_secret(team, "key", "hunter2")
+    job = a_job(node.cluster, team=team, environment={"KEY": {"secret": "key"}})
+    assignment = an_offer(node, job)
+    assert accepts(call, assignment).status_code == 200
+    delete_secret(team, "key")
+    assert accepts(call, assignment).status_code == 409
+    assert Assignment.objects.get(pk=assignment.pk).state == S.ACCEPTED
+
+
+def test_a_launch_that_runs_on_after_silence_keeps_its_beginning(call: Any) -> None:
+    assignment = a_running_assignment(a_node_with_agent())
+    began = assignment.running_at
+    Assignment.objects.filter(pk=assignment.pk).update(state=S.UNKNOWN)
+    assert reports(call, assignment, S.RUNNING, seq=2).json()["state"] == S.RUNNING
+    assert Assignment.objects.get(pk=assignment.pk).running_at == began
 
 
 def test_a_profile_run_has_no_place_for_checkpoints(call: Any) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
+from django.utils import timezone
 
 from clusters.models import EnrolmentToken, Node, NodeEvent
 from clusters.models.nodes import Role
@@ -87,6 +88,22 @@ def test_a_lost_answer_of_register_may_be_asked_for_again_until_the_first_sessio
         == 200
     )
     assert call("post", "register", a_registration(), token=token).status_code == 401
+
+
+def test_an_expired_token_does_not_repeat_its_answer(call: Any) -> None:
+    token = issue_enrolment_token(a_cluster())
+    a_gpu_type("V100")
+    assert call("post", "register", a_registration(), token=token).status_code == 201
+    EnrolmentToken.objects.update(expires_at=timezone.now())
+    assert call("post", "register", a_registration(), token=token).status_code == 401
+
+
+def test_one_machine_in_two_clusters_is_two_nodes(call: Any) -> None:
+    a_gpu_type("V100")
+    for name in ("one", "two"):
+        token = issue_enrolment_token(a_cluster(name=name))
+        assert call("post", "register", a_registration(), token=token).status_code == 201
+    assert set(Node.objects.values_list("cluster__name", flat=True)) == {"one", "two"}
 
 
 def test_an_expired_enrolment_token_lets_nobody_in(call: Any) -> None:

@@ -10,7 +10,7 @@ from django.utils import timezone
 from clusters.models import Node
 from clusters.services.enrolment import sha256
 from controlplane.execution.directives import directive
-from controlplane.execution.gangs import PORTS, Ports, rendezvous
+from controlplane.execution.gangs import PORTS, Ports, gpus_of, rendezvous, token_of
 from controlplane.execution.protocol.long_poll import look
 from controlplane.execution.services.assignments import accept
 from controlplane.execution.services.sessions import open_session
@@ -62,6 +62,25 @@ def test_another_launch_has_another_token() -> None:
         accept(rank.node_id, rank.pk, Accept(1, rank.fence)).gang_token for rank in (first, second)
     }
     assert len(tokens) == 2
+
+
+def test_another_launch_of_the_same_job_has_another_token() -> None:
+    node = a_node_with_agent()
+    first = an_offer(node, world_size=2)
+    Assignment.objects.filter(pk=first.pk).update(state=AssignmentState.FAILED)
+    second = an_offer(node, first.job, world_size=2, fence=first.fence + 1)
+    assert token_of(first) != token_of(second)
+
+
+def test_ranks_of_an_earlier_launch_do_not_count() -> None:
+    lead, other = a_gang()
+    Assignment.objects.filter(pk__in=(lead.pk, other.pk)).update(state=AssignmentState.FAILED)
+    node = Node.objects.get(pk=lead.node_id)
+    node.address = "10.0.0.9"
+    again = an_offer(node, lead.job, world_size=2, fence=lead.fence + 1, gang_port=PORTS[7])
+    Node.objects.filter(pk=node.pk).update(address="10.0.0.9")
+    assert rendezvous(again) == f"10.0.0.9:{PORTS[7]}"
+    assert gpus_of(again) == 1
 
 
 @pytest.mark.parametrize(

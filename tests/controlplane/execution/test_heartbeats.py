@@ -18,8 +18,10 @@ from clusters.models.nodes import State
 from clusters.services import devices
 from clusters.services.devices import flush_samples
 from clusters.services.nodes import node_cordon
+from controlplane.execution.services import heartbeats
 from controlplane.execution.services.heartbeats import NO_ROOM
 from controlplane.execution.services.sessions import open_session
+from controlplane.web.storage.turns import Rank, rank
 from jobs.models import Assignment
 from jobs.selectors import names_in_waiting
 from jobs.wording import reason_for_waiting
@@ -42,6 +44,20 @@ pytestmark = pytest.mark.django_db
 
 def _at(seconds: float) -> datetime:
     return LONG_AGO + timedelta(seconds=seconds)
+
+
+def test_a_heartbeat_is_written_before_what_is_not_urgent(monkeypatch: pytest.MonkeyPatch) -> None:
+    node, seen = a_node_with_agent(now=_at(0)), list[Rank]()
+    lock = heartbeats._lock_nodes
+
+    def locked(*args: Any, **more: Any) -> Any:
+        seen.append(rank())
+        return lock(*args, **more)
+
+    monkeypatch.setattr(heartbeats, "_lock_nodes", locked)
+    heartbeat(node.pk, a_heartbeat(), _at(20))
+    assert seen == [Rank.URGENT]
+    assert rank() is Rank.USUAL
 
 
 def test_a_heartbeat_renews_the_session_and_each_lease_it_lists() -> None:

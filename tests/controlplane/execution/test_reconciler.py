@@ -281,3 +281,13 @@ def test_an_operator_who_looked_too_long_ago_is_told_so() -> None:
     node_set_role(Node.objects.get(), "both")
     with pytest.raises(NodeStateError, match="role changed meanwhile"):
         node_set_role(node, "profiling")
+
+
+@pytest.mark.parametrize("state", [State.READY, State.CORDONED, State.DRAINING])
+def test_a_lost_node_returns_in_the_state_it_had(state: State) -> None:
+    node = a_node_with_agent(now=_at(0))
+    Node.objects.filter(pk=node.pk).update(state=state)
+    reconcile_clusters(_at(101))
+    assert Node.objects.get().state == State.LOST
+    heartbeat(node.pk, a_heartbeat(seq=2), _at(110))
+    assert Node.objects.get().state == state

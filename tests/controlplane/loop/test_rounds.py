@@ -3,16 +3,26 @@ rule stops it.
 """
 
 from dataclasses import replace
+from math import nan
 
 import pytest
 
 from controlplane.loop.changes import changes, current_of
-from controlplane.loop.rounds import Applied, LastPlan, RoundResult, run_round
+from controlplane.loop.rounds import Applied, Decision, LastPlan, RejectCode, RoundResult, run_round
 from policies.baselines.fifo import Fifo
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.policy import PolicyError
 from policies.contract.snapshot import JobPhase, NodeRole, Purpose, RankPlacement, Snapshot
-from tests.builders_policies import a_job, a_node, a_profile_request, a_profile_run, a_snapshot, on
+from policies.contract.validation import validate_plan
+from tests.builders_policies import (
+    a_batch_job,
+    a_job,
+    a_node,
+    a_profile_request,
+    a_profile_run,
+    a_snapshot,
+    on,
+)
 
 
 class StillWorld:
@@ -30,9 +40,9 @@ class StillWorld:
     def last_plan(self) -> LastPlan | None:
         return self.last
 
-    def apply(self, plan: Plan, carried: int | None = None) -> Applied:
-        self.given, self.carried = plan, carried
-        return Applied(changes(current_of(self.seen), plan))
+    def apply(self, decision: Decision) -> Applied:
+        self.given, self.carried = decision.plan, decision.carried
+        return Applied(changes(current_of(self.seen), decision.plan), decision.refused)
 
 
 def busy() -> Snapshot:
@@ -84,25 +94,59 @@ def test_a_failed_round_keeps_the_policys_memory() -> None:
     assert run_round(world, policy).plan.memory == {"prices": [1, 2]}
 
 
-def test_a_plan_that_breaks_a_rule_is_refused_and_the_rule_is_named() -> None:
+def test_gangs_that_break_a_rule_are_left_out_and_the_others_start() -> None:
     def greedy(snapshot: Snapshot) -> Plan:
         seat = (RankPlacement("n1", ("gpu0",)),)
-        placements = tuple(Placement(job.id, seat) for job in snapshot.jobs)
+        placements = tuple(Placement(job.id, seat, steps_quota=7) for job in snapshot.jobs)
         return Plan("greedy", PlanStatus.HEURISTIC, placements)
 
     result = run_round(StillWorld(busy()), greedy, name="greedy")
-    assert result.plan.status is PlanStatus.KEPT
-    assert "device_slots" in str(result.failure)
+    assert result.failure is None
+    assert [p.job for p in result.plan.placements] == ["runs"]
+    assert {r.key[0]: r.code for r in result.applied.rejected} == {
+        "waits": RejectCode.REFUSED,
+        "new": RejectCode.REFUSED,
+    }
+    assert "device_slots" in next(r.detail for r in result.applied.rejected if r.key[0] == "waits")
+    assert "2 jobs" in result.plan.message
+    assert validate_plan(result.plan, busy()) == ()
 
 
-def test_a_plan_that_forgets_a_running_job_is_refused_rather_than_stopping_it() -> None:
+def test_a_plan_that_forgets_a_running_job_does_not_stop_it() -> None:
     def forgetful(snapshot: Snapshot) -> Plan:
         return Plan("forgetful", PlanStatus.HEURISTIC)
 
     result = run_round(StillWorld(busy()), forgetful)
-    assert "job_missing" in str(result.failure)
-    assert "and 1 more" not in str(result.failure)
+    assert "job_missing" in result.plan.message
     assert [p.job for p in result.plan.placements] == ["runs"]
+    assert [type(c).__name__ for c in result.applied.changes] == ["Keep"]
+
+
+def test_a_plan_whose_own_numbers_are_wrong_is_refused_as_a_whole() -> None:
+    def vague(snapshot: Snapshot) -> Plan:
+        return replace(Fifo()(snapshot), objective=nan)
+
+    result = run_round(StillWorld(busy()), vague)
+    assert result.plan.status is PlanStatus.KEPT
+    assert "not_finite" in str(result.failure)
+
+
+def test_a_batch_job_gets_what_a_bad_gang_would_have_taken() -> None:
+    nodes = [a_node("n1", gpus=1, cores=4.0)]
+    jobs = [
+        a_job("bad", cores=4.0, labels=("fast",), arrival_s=0.0),
+        a_batch_job("batch", cores=4.0, arrival_s=1.0),
+    ]
+
+    def blind(snapshot: Snapshot) -> Plan:
+        seat = (RankPlacement("n1", ("gpu0",)),)
+        ghost = Placement("ghost", seat)
+        placements = tuple(Placement(job.id, seat) for job in snapshot.jobs)
+        return Plan("blind", PlanStatus.HEURISTIC, (*placements, ghost))
+
+    result = run_round(StillWorld(a_snapshot(nodes, jobs)), blind)
+    assert [p.job for p in result.plan.placements] == ["batch"]
+    assert {r.key[0] for r in result.applied.rejected} == {"bad", "ghost"}
 
 
 def test_profile_runs_get_their_devices_before_the_policy_decides() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from clusters.models import Reason
 from controlplane.loop.changes import Keep, Start, changes, current_of
-from controlplane.loop.rounds import ENDED_STOP, Applied, LastPlan, RoundResult, run_round
+from controlplane.loop.rounds import ENDED_STOP, Applied, Decision, LastPlan, RoundResult, run_round
 from policies.baselines.fifo import Fifo
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import (
@@ -38,8 +38,8 @@ class StillWorld:
     def last_plan(self) -> LastPlan | None:
         return self.last
 
-    def apply(self, plan: Plan, carried: int | None = None) -> Applied:
-        return Applied(changes(current_of(self.seen), plan))
+    def apply(self, decision: Decision) -> Applied:
+        return Applied(changes(current_of(self.seen), decision.plan))
 
 
 def placed(job: str, node: str = "n1", *devices: str) -> Placement:

@@ -37,17 +37,18 @@ def test_a_solver_that_stops_before_the_optimum_is_told_and_what_runs_goes_on(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = registry.make(name, PARAMETERS[name])
-    plan, failure = decide_or_keep(busy(), policy, name)
-    assert (failure, plan.status) == (None, PlanStatus.HEURISTIC)
+    decision = decide_or_keep(busy(), policy, name)
+    assert (decision.failure, decision.plan.status) == (None, PlanStatus.HEURISTIC)
     for options in ("OPTIONS", "CAREFUL"):
         monkeypatch.setattr(
             program,
             options,
             {**getattr(program, options), "time_limit": 0.0, "simplex_iteration_limit": 0},
         )
-    plan, failure = decide_or_keep(busy(), policy, name)
+    decision = decide_or_keep(busy(), policy, name)
+    plan = decision.plan
     assert plan.status is PlanStatus.KEPT
-    assert "limit reached" in str(failure)
-    assert plan.message == failure
+    assert "limit reached" in str(decision.failure)
+    assert plan.message == decision.failure
     assert [(p.job, p.ranks[0].node) for p in plan.placements] == [("runs", "v")]
     assert {w.job for w in plan.waiting} == {"b", "c"}

@@ -28,7 +28,7 @@ from tests.builders_live import a_round, placing
 
 pytestmark = pytest.mark.django_db
 
-QUERIES = 8 if connection.vendor == "sqlite" else 9
+QUERIES = 9 if connection.vendor == "sqlite" else 10
 """PostgreSQL is also asked for its clock."""
 
 

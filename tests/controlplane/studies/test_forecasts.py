@@ -14,6 +14,8 @@ from controlplane.studies.forecasts import forecast_round
 from jobs.forecasts import first_forecast, starts_of
 from jobs.models import Assignment, Dependency, Forecast, Job
 from jobs.services import job_submit
+from policies.contract.snapshot import Source
+from profiling.models import Profile
 from tests.builders import a_cluster, a_gpu_type, a_job, a_kind, a_node, a_team, a_user
 from tests.builders_jobs import job_fields
 from tests.builders_live import a_round
@@ -195,3 +197,25 @@ def test_how_far_off_the_first_forecast_was_is_told_once_the_job_has_started() -
     assert found is not None
     assert found.later_s == pytest.approx(90.0)
     assert found.words.endswith("later than forecast at first")
+
+
+def test_a_start_behind_a_first_run_is_unknown(cluster: Cluster) -> None:
+    new = Job.objects.get(name="a").kind
+    Profile.objects.filter(kind=new).update(source=Source.ASSUMED)
+    a_round(cluster)
+    assert forecast_round(cluster.pk)
+    assert expected(cluster) == {}
+    whys = set(Forecast.objects.values_list("why", flat=True))
+    assert whys == {"a job before it runs for the first time"}
+
+
+def test_a_start_on_another_node_than_a_first_run_is_known(cluster: Cluster) -> None:
+    a_node(cluster, name="tesla", gpu_type=a_gpu_type("T4", idle_w=30.0, peak_w=70.0), gpus=1)
+    known = a_kind("known", steps_per_s={("T4", 1): 1.0})
+    for name in "fg":
+        a_job(cluster, name=name, kind=known, total_steps=100, allowed_types=["T4"])
+    Profile.objects.filter(kind__name="even").update(source=Source.ASSUMED)
+    Job.objects.filter(kind__name="even").update(allowed_types=["V100"])
+    a_round(cluster)
+    assert forecast_round(cluster.pk)
+    assert expected(cluster) == {"g": 1}

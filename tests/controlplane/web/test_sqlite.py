@@ -1,14 +1,18 @@
 """Writers of SQLite wait for the lock, for as long as the option `timeout` allows."""
 
 import os
+import signal
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.db import OperationalError, connections, transaction
 
+from controlplane.web.storage import turns
 from controlplane.web.storage.sqlite.base import DatabaseWrapper
+from controlplane.web.storage.turns import Rank, WaitingFlag
 from tests.builders_databases import database_of
 
 
@@ -23,6 +27,15 @@ def a_connection(path: Path, timeout_s: float) -> DatabaseWrapper:
     usual = connections["default"].settings_dict
     entry = {**usual, "NAME": str(path), "OPTIONS": options}
     return DatabaseWrapper({**entry, "ENGINE": "controlplane.web.storage.sqlite"}, "default")
+
+
+def begin(path: Path, rank: Rank, begun: threading.Event) -> None:
+    """Begin a transaction of this rank and end it at once."""
+    connection = a_connection(path, 20.0)
+    with turns._ranked(rank):
+        connection._start_transaction_under_autocommit()
+    begun.set()
+    connection.close()
 
 
 def busy_timeout_ms(connection: DatabaseWrapper) -> int:
@@ -120,3 +133,70 @@ def test_any_other_error_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(OperationalError, match="within a transaction"):
         mine._start_transaction_under_autocommit()
     mine.close()
+
+
+@pytest.mark.parametrize(("waits", "rank"), [(Rank.URGENT, Rank.USUAL), (Rank.USUAL, Rank.PATIENT)])
+def test_nobody_begins_while_one_of_a_lower_rank_waits(
+    tmp_path: Path, monkeypatch: Any, waits: Rank, rank: Rank
+) -> None:
+    monkeypatch.setattr("controlplane.web.storage.sqlite.base.LONGEST_DEFER_S", 20.0)
+    begun = threading.Event()
+    thread = threading.Thread(target=begin, args=(tmp_path / "db", rank, begun))
+    with WaitingFlag(tmp_path / "db", waits).raised():
+        thread.start()
+        assert not begun.wait(0.2), "though nobody writes"
+    thread.join()
+    assert begun.is_set()
+
+
+@pytest.mark.parametrize("rank", Rank)
+def test_no_writer_defers_to_others_for_long(tmp_path: Path, rank: Rank) -> None:
+    begun = threading.Event()
+    with ExitStack() as frozen:
+        for lower in Rank:
+            frozen.enter_context(WaitingFlag(tmp_path / "db", lower).raised())
+        begin(tmp_path / "db", rank, begun)
+    assert begun.is_set()
+
+
+def test_a_writer_raises_its_flag_until_it_has_begun(tmp_path: Path) -> None:
+    holder, begun = a_connection(tmp_path / "db", 20.0), threading.Event()
+    flag = WaitingFlag(tmp_path / "db", Rank.URGENT)
+    holder._start_transaction_under_autocommit()
+    thread = threading.Thread(target=begin, args=(tmp_path / "db", Rank.URGENT, begun))
+    thread.start()
+    while not flag.is_raised():
+        threading.Event().wait(0.001)
+    assert not begun.is_set()
+    holder.connection.rollback()
+    thread.join()
+    holder.close()
+    assert not flag.is_raised()
+
+
+def test_the_flag_of_a_killed_writer_is_down(tmp_path: Path) -> None:
+    flag = WaitingFlag(tmp_path / "db", Rank.URGENT)
+    child = os.fork()
+    if not child:
+        with flag.raised():
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert not flag.is_raised()
+
+
+def test_without_room_for_the_flag_everybody_may_write(tmp_path: Path) -> None:
+    flag = WaitingFlag(tmp_path / "missing" / "db", Rank.URGENT)
+    with flag.raised():
+        assert not flag.is_raised()
+
+
+def test_a_long_transaction_is_told_with_its_place(
+    tmp_path: Path, monkeypatch: Any, caplog: Any
+) -> None:
+    monkeypatch.setattr("controlplane.web.storage.sqlite.base.LONG_S", 0.0)
+    connection = a_connection(tmp_path / "db", 20.0)
+    with database_of(connection), transaction.atomic():
+        threading.Event().wait(0.001)
+    (said,) = [record.getMessage() for record in caplog.records if "SQLite" in record.getMessage()]
+    assert "test_sqlite.py" in said
+    assert "test_a_long_transaction" in said

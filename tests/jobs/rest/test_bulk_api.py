@@ -64,7 +64,7 @@ def test_a_key_makes_its_job_once(user: User) -> None:
     [
         ({}, "jobs"), ({"jobs": []}, "jobs"), ({"jobs": [{"job": {}}] * (MOST_JOBS + 1)}, "jobs"),
         ({"jobs": {}}, "jobs"),
-        ({"jobs": [1]}, "jobs[0]"), ({"jobs": [{"jb": {}}]}, "jobs[0]"),
+        ({"jobs": [1]}, "jobs[0]"), ({"jobs": [{"jb": {}}]}, "jobs[0].jb"),
         ({"jobs": [{"job": {}, "idempotency_key": 3}]}, "jobs[0].idempotency_key"),
     ],
 )  # fmt: skip

@@ -224,14 +224,15 @@ def test_lowered_limits_leave_what_is_there(team: Team, user: User) -> None:
     assert {job.priority for job in Job.objects.filter(pk__in=[j.pk for j in jobs])} == {9}
 
 
-def test_a_team_without_quotas_is_neither_locked_nor_counted(team: Team, user: User) -> None:
+def test_a_team_without_limits_of_its_own_is_not_locked(team: Team, user: User) -> None:
     submit(user)
     with CaptureQueriesContext(connection) as without:
         submit(user)
     limit(team, max_queued_jobs=9, max_submissions_per_minute=9)
     with CaptureQueriesContext(connection) as limited:
         submit(user)
-    assert len(limited) - len(without) == 4
+    locks_and_counts_submissions = 3
+    assert len(limited) - len(without) == locks_and_counts_submissions
 
 
 @pytest.mark.postgres
@@ -251,3 +252,17 @@ def test_many_at_once_do_not_pass_the_limit_together(team: Team, user: User) -> 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(one, range(24)))
     assert Job.objects.count() == 5
+
+
+def test_a_team_without_a_limit_has_that_of_the_installation(
+    team: Team, user: User, settings: Any
+) -> None:
+    settings.MAX_QUEUED_JOBS = 3
+    submit(user, array="0-2", steps=None)
+    with pytest.raises(QuotaReached, match=r"may have 3; .* raise max_queued_jobs of team vision"):
+        submit(user)
+    limit(team, max_queued_jobs=4)
+    submit(user)
+    limit(team, max_queued_jobs=None)
+    settings.MAX_QUEUED_JOBS = 0
+    submit(user)

@@ -393,3 +393,17 @@ def test_labels_no_node_has_yet_are_warned_of(user: User, cluster: Cluster) -> N
 
 def test_empty_fields_of_a_form_are_fields_not_given(user: User, cluster: Cluster) -> None:
     assert taken(user, due="", image="", gpus="").job.gpus_min == 1
+
+
+@pytest.mark.parametrize(("steps", "retries"), [(None, 0), (10, 1)])
+def test_a_batch_job_runs_once_and_a_training_job_has_a_retry(
+    user: User, cluster: Cluster, steps: int | None, retries: int
+) -> None:
+    assert taken(user, steps=steps).job.max_retries == retries
+    assert taken(user, steps=steps, max_retries=3).job.max_retries == 3
+
+
+def test_a_command_for_a_shell_is_accepted_with_a_warning(user: User, cluster: Cluster) -> None:
+    (warning,) = taken(user, command="a && b > f").warnings
+    assert "&&, >" in warning
+    assert "script" in warning

@@ -63,6 +63,27 @@ class TestConfig:
             {"server": "http://s"}, {"LOADMASTER_CHECKPOINTS": "/shared"}
         ).checkpoints == Path("/shared")
 
+    @pytest.mark.parametrize("where", ["option", "environment", "file"])
+    def test_a_persons_token_does_not_replace_a_token_file(
+        self, tmp_path: Path, where: str
+    ) -> None:
+        (tmp_path / "token").write_text("enrolment\n")
+        (tmp_path / "agent.yaml").write_text(f"token-file: {tmp_path / 'token'}\n")
+        options: dict[str, Any] = {"server": "http://s"}
+        environ = {"LOADMASTER_TOKEN": "a person's"}
+        if where == "option":
+            options["token_file"] = tmp_path / "token"
+        elif where == "environment":
+            environ["LOADMASTER_TOKEN_FILE"] = str(tmp_path / "token")
+        else:
+            options["config"] = tmp_path / "agent.yaml"
+        assert read_config(options, environ).token == "enrolment"
+
+    def test_a_token_of_the_environment_counts_where_no_other_is_named(self) -> None:
+        environ = {"LOADMASTER_TOKEN": "enrolment"}
+        assert read_config({"server": "http://s"}, environ).token == "enrolment"
+        assert read_config({"server": "http://s", "token": "own"}, environ).token == "own"
+
     def test_the_token_comes_from_its_file(self, tmp_path: Path) -> None:
         (tmp_path / "token").write_text("secret\n")
         assert (

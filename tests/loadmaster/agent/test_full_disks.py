@@ -12,9 +12,13 @@ from clusters.models import Node
 from clusters.models.nodes import State
 from controlplane.execution.services.heartbeats import NO_ROOM
 from jobs.lifecycle import JobState
+from loadmaster.agent.guarding import guard
+from loadmaster.agent.node.machine import boot_id
+from loadmaster.agent.runtimes.base import Launch, LaunchError, RunId
+from loadmaster.agent.runtimes.process import ProcessRuntime
 from loadmaster.protocol import AssignmentState, ReasonClass
 from tests.builders import a_job
-from tests.builders_agent import python, until
+from tests.builders_agent import a_spec, python, until
 from tests.builders_agent_site import NodeSite, a_site_cluster, is_state
 from tests.builders_agents import an_offer
 from tests.builders_disks import SmallDisk, small_disk
@@ -104,3 +108,34 @@ def test_an_agent_that_starts_anew_on_a_full_disk_adopts_what_runs(
     disk.fill()
     site.restart()
     until(lambda: is_state(held, AssignmentState.SUCCEEDED), site.agent)
+
+
+def test_a_guard_that_finds_no_room_for_its_lease_says_so(disk: SmallDisk) -> None:
+    runtime = ProcessRuntime(disk.folder / "runs")
+    launch = Launch(RunId("a1", 1), a_spec(), {}, 1.0, boot_id())
+    runtime.prepare(launch)
+    disk.fill()
+    with pytest.raises(
+        LaunchError, match=r"the guard cannot be started: .*No space left on device"
+    ):
+        runtime.start(launch.run, guard.boot_s() + 60.0)
+    runtime.close()
+
+
+def test_a_launch_that_finds_no_room_is_the_nodes_fault(
+    site: NodeSite, disk: SmallDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = a_job(site.cluster, command=list(python("print('hello')")), total_steps=1)
+    held = an_offer(site.node, job)
+    start = site.runtime.start
+
+    def start_on_a_full_disk(run: RunId, lease_until_s: float) -> None:
+        disk.fill()
+        start(run, lease_until_s)
+
+    monkeypatch.setattr(site.runtime, "start", start_on_a_full_disk)
+    until(lambda: is_state(held, AssignmentState.FAILED), site.agent)
+    assert held.reason_class == ReasonClass.NODE
+    assert "No space left on device" in held.reason
+    job.refresh_from_db()
+    assert (job.state, job.attempts.count()) == (JobState.QUEUED, 1)

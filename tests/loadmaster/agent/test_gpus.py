@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from loadmaster.agent.node.machine import NvidiaDevices, nvidia_devices
 from loadmaster.agent.node.mps import PART, PIPES, Mps
+from loadmaster.agent.node.nvidia import NvidiaDevices, nvidia_devices
 from loadmaster.agent.runtimes.base import Launch
 from loadmaster.protocol import LaunchSpec
 from tests.builders_agent import a_spec, python
@@ -145,7 +145,7 @@ def test_two_jobs_under_mps_compute_side_by_side(devices: NvidiaDevices, state: 
     mps = Mps.found(state)
     assert mps, "nvidia-cuda-mps-control is not on the PATH"
     half = replace(spec_of(devices, 1), share=0.5)
-    shared = NvidiaDevices(devices.nvml, 2, mps).environment(half)
+    shared = NvidiaDevices(devices.nvml.library, 2, mps).environment(half)
     alone = {name: value for name, value in shared.items() if name not in (PIPES, PART)}
     try:
         assert shared[PART] == "50"

@@ -8,7 +8,7 @@ import pytest
 
 from loadmaster.agent.journal import Journal
 from loadmaster.agent.runtimes.base import PROGRESS, Exit, LaunchError, RunId
-from loadmaster.agent.server.client import Unauthorized, WrongProtocol
+from loadmaster.agent.server.client import Duplicate, Unauthorized, WrongProtocol
 from loadmaster.protocol import ReasonClass, StopReason
 from tests.builders_agent import VirtualWorld, a_spec
 from tests.fake_runtime import Script
@@ -128,6 +128,15 @@ def test_a_job_over_its_memory_is_stopped(tmp_path: Path) -> None:
     held = world.server.offer(a_spec(steps=1000, memory_gb=2.0))
     world.pass_time(10)
     assert (held.states[-1], held.reports[-1].reason_class) == ("failed", ReasonClass.OOM)
+
+
+def test_a_copy_of_the_state_folder_elsewhere_ends_the_agent(world: VirtualWorld) -> None:
+    world.pass_time(1)
+    duplicate = b'{"error": {"code": "duplicate", "detail": "a copy has the session"}}'
+    world.server.faults["heartbeat"] = [(409, b'{"error": {"code": "stale_epoch"}}')]
+    world.server.faults["session"] = [(409, duplicate)]
+    with pytest.raises(Duplicate, match="a copy has the session"):
+        world.pass_time(30)
 
 
 @pytest.mark.parametrize(("status", "error"), [(401, Unauthorized), (426, WrongProtocol)])

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from loadmaster.agent.node.machine import NvidiaDevices
 from loadmaster.agent.node.mps import CONTROL, PART, PIPES, Mps
+from loadmaster.agent.node.nvidia import NvidiaDevices
 from tests.builders_agent import a_spec
 
 STAND_IN = """#!/bin/sh

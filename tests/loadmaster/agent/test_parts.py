@@ -21,7 +21,7 @@ from loadmaster.agent.node.emulated import EmulationError, parse_emulation, read
 from loadmaster.agent.outcome import Standing, outcome_of, read_samples, sample_of, standing
 from loadmaster.agent.runtimes.base import PROGRESS, Exit, RunId, Runtime, StopBy
 from loadmaster.files import write_json
-from loadmaster.protocol import AssignmentState, ReasonClass
+from loadmaster.protocol import AssignmentState, DeviceReport, ReasonClass
 from loadmaster.samples import NOT_NUMBERS, ProgressSample
 from tests.builders_agent import a_spec, an_emulation
 
@@ -73,6 +73,13 @@ def test_a_failures_reason_holds_its_last_words() -> None:
         == "the job ended with exit code 3: ValueError: no"
     )
     assert "SIGSEGV" in outcome_of(Exit(0.0, exit_code=-11)).reason
+
+
+def test_a_failure_on_a_broken_gpu_is_not_the_jobs_fault() -> None:
+    fault = "GPU GPU-1 is unhealthy: GPU is lost"
+    outcome = outcome_of(Exit(0.0, exit_code=1), last_words="CUDA error", gpu_fault=fault)
+    assert outcome.reason_class is ReasonClass.GPU
+    assert outcome.reason == f"{fault}; the job ended with exit code 1: CUDA error"
 
 
 class TestMasker:
@@ -185,7 +192,10 @@ class TestEmulation:
 
 class TestAdmission:
     offer = RunId("a1", 1)
-    own = ("emulated-n1-0", "emulated-n1-1")
+    own = tuple(
+        DeviceReport(f"emulated-n1-{index}", "V100", 16.0, healthy=index < 2, trouble="GPU is lost")
+        for index in range(3)
+    )
 
     def objection(
         self, live: tuple[Entry, ...] = (), **changes: Any
@@ -202,6 +212,7 @@ class TestAdmission:
         [
             ({"required_features": ("process", "teleport")}, "teleport"),
             ({"devices": ("gpu-9",)}, "gpu-9"),
+            ({"devices": ("emulated-n1-2",)}, "emulated-n1-2 is unhealthy: GPU is lost"),
             ({"runtime": "docker"}, "docker"),
             ({"fence": 2}, "not that of the offer"),
             ({"version": 9}, "not that of the offer"),

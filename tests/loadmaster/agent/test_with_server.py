@@ -1,5 +1,6 @@
 """The real agent and the real server, without a network between them."""
 
+import shutil
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +14,7 @@ from clusters.services.enrolment import issue_enrolment_token
 from controlplane.execution.services.stops import stop_assignment
 from jobs.lifecycle import JobState
 from loadmaster.agent.node.machine import Devices
-from loadmaster.agent.server.client import Unauthorized
+from loadmaster.agent.server.client import Duplicate, Unauthorized
 from loadmaster.protocol import AssignmentState, ReasonClass, StopReason
 from tests.builders import a_job
 from tests.builders_agent import python, until
@@ -158,3 +159,23 @@ def test_a_used_token_enrols_no_other_machine(site: NodeSite) -> None:
     site.restart()
     with pytest.raises(Unauthorized):
         site.client.register("no such token", words)
+
+
+def test_of_two_agents_with_one_state_folder_the_first_gives_up(
+    site: NodeSite, tmp_path: Path
+) -> None:
+    until(lambda: site.agent.session.epoch is not None, site.agent)
+    clone_dir = tmp_path / "clone"
+    clone_dir.mkdir()
+    shutil.copy(site.state_dir / "journal.jsonl", clone_dir)
+    original, state_dir = site.agent, site.state_dir
+
+    # The copy begins as the same machine would, and takes the session over.
+    site.state_dir = clone_dir
+    site.agent = site.start()
+    until(lambda: site.agent.session.epoch == 2, site.agent)
+    with pytest.raises(Duplicate, match="by a copy of this state folder"):
+        until(lambda: False, original, within_s=10.0)
+    original.close()
+    site.agent.tick()
+    assert (site.agent.session.epoch, state_dir.exists()) == (2, True)

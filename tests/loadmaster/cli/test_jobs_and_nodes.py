@@ -171,6 +171,16 @@ def test_operators_run_nodes_by_name(root: User, node: Node) -> None:
     assert len(run("enrol-token", "--role", "both").stdout.strip()) > 20
 
 
+def test_nodes_name_their_unhealthy_gpus(root: User, node: Node) -> None:
+    first = node.devices.order_by("uuid")[0]
+    node.devices.filter(pk=first.pk).update(healthy=False, trouble="GPU is lost")
+    said = run("nodes").stdout
+    assert "0/2 in use, 1" in said
+    assert f"volta: GPU {first.uuid} is unhealthy: GPU is lost" in said
+    Node.objects.filter(pk=node.pk).update(gpu_trouble="Driver/library version mismatch")
+    assert "GPUs may be missing: Driver/library version mismatch" in run("nodes").stdout
+
+
 def test_two_nodes_of_one_name_need_their_cluster(root: User, node: Node) -> None:
     a_node(a_cluster(name="annex"), name="volta")
     done = run("cordon", "volta")

@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from loadmaster.demo.report import ReportError, check_report, resumptions, run_time_errors
+from loadmaster.demo.report import (
+    ReportError,
+    check_report,
+    check_timing,
+    resumptions,
+    run_time_errors,
+)
 
 
 def a_placement(fence: int, from_s: float | None, to_s: float, **values: Any) -> dict[str, Any]:
@@ -47,9 +53,10 @@ def a_good_report() -> dict[str, Any]:
 
 
 def checked(report: dict[str, Any], folder: Path) -> list[str]:
+    """Return the broken promises, then the figures that timing spoils."""
     path = folder / "report.json"
     path.write_text(json.dumps(report))
-    return check_report(path)
+    return [*check_report(path), *check_timing(path)]
 
 
 def test_a_report_that_holds_has_no_failures(tmp_path: Path) -> None:
@@ -103,11 +110,13 @@ def test_a_launch_stopped_before_its_first_step_is_no_resumption_and_the_next_ke
     assert len(checked(report, tmp_path)) == 1
 
 
-def test_predictions_off_by_more_than_the_papers_figure_fail_it(tmp_path: Path) -> None:
+def test_predictions_off_by_more_than_the_papers_figure_only_warn(tmp_path: Path) -> None:
     report = a_good_report()
     for placement in report["jobs"][0]["placements"]:
         placement["predicted_run_s"] = 1.2 * placement["measured_run_s"]
-    assert "median error of predicted run times is 20.0%, over 13%" in checked(report, tmp_path)[0]
+    (warning,) = checked(report, tmp_path)
+    assert "median error of predicted run times is 20.0% by measured speeds" in warning
+    assert check_report(tmp_path / "report.json") == []
 
 
 def test_speeds_that_were_estimated_may_be_off_by_more(tmp_path: Path) -> None:
@@ -121,7 +130,7 @@ def test_speeds_that_were_estimated_may_be_off_by_more(tmp_path: Path) -> None:
     assert checked(report, tmp_path) == []
     for placement in (first, second):
         placement["predicted_run_s"] = 1.4 * placement["measured_run_s"]
-    assert "is 40.0%, over 30%" in checked(report, tmp_path)[0]
+    assert "is 40.0% by estimated speeds of 2 launches, over 30%" in checked(report, tmp_path)[0]
 
 
 def test_a_slot_held_twice_fails_it(tmp_path: Path) -> None:

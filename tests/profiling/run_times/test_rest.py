@@ -21,13 +21,17 @@ def cluster() -> Cluster:
     return a_cluster()
 
 
-def ended(cluster: Cluster, team: Team, name: str, predicted_s: float, run_s: float) -> None:
+def ended(
+    cluster: Cluster, team: Team, name: str, predicted_s: float, run_s: float, jobs: int = 20
+) -> None:
+    """Make so many ended jobs of a new user."""
     user = a_user(name, team=team)
-    job = a_job(cluster, team=team, user=user, batch=True, state="completed")
-    PredictedRun.objects.create(
-        job=job, team=team, user=user, source="user+name+kind", predicted_s=predicted_s,
-        run_s=run_s, ended_at=timezone.now(),
-    )  # fmt: skip
+    for _ in range(jobs):
+        job = a_job(cluster, team=team, user=user, batch=True, state="completed")
+        PredictedRun.objects.create(
+            job=job, team=team, user=user, source="user+name+kind", predicted_s=predicted_s,
+            run_s=run_s, ended_at=timezone.now(),
+        )  # fmt: skip
 
 
 def told(client: Client) -> Any:
@@ -55,7 +59,16 @@ def test_a_stranger_sees_nothing_a_member_the_teams_and_an_operator_all(
     assert "bob" not in page
     client.force_login(a_user(operator=True))
     found = told(client)
-    assert found["total"]["jobs"] == 2
+    assert found["total"]["jobs"] == 40
     assert found["total"]["mean_s"] == pytest.approx(20.0)
     assert {row["name"] for row in found["by_user"]} == {"ann", "bob"}
     assert [row["too_short"] for row in found["by_source"]] == [0.5]
+
+
+def test_figures_of_few_jobs_are_not_told(client: Client, cluster: Cluster) -> None:
+    team = a_team()
+    ended(cluster, team, "ann", 100.0, 40.0, jobs=19)
+    client.force_login(a_user(team=team))
+    (row,) = told(client)["by_user"]
+    assert (row["name"], row["jobs"], row["mean_s"], row["too_short"]) == ("ann", 19, None, None)
+    assert "Not enough jobs yet (19 of 20)" in client.get("/kinds/").content.decode()

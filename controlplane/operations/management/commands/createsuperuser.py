@@ -18,7 +18,7 @@ class Command(createsuperuser.Command):
         password = os.environ.get("DJANGO_SUPERUSER_PASSWORD")
         if password and not options["interactive"]:
             try:
-                validate_password(password, User(username=options["username"] or ""))
+                validate_password(password, _new_user(options))
             except ValidationError as error:
                 said = " ".join(error.messages)
                 raise CommandError(f"DJANGO_SUPERUSER_PASSWORD: {said}") from None
@@ -28,3 +28,10 @@ class Command(createsuperuser.Command):
             for user in User.objects.exclude(pk__in=before):
                 record("person.add", user, new={"operator": True})
         return answer
+
+
+def _new_user(options: dict[str, Any]) -> User:
+    """User with the name and mail that Django's command takes; options go before variables."""
+    name = options["username"] or os.environ.get("DJANGO_SUPERUSER_USERNAME", "")
+    email = options["email"] or os.environ.get("DJANGO_SUPERUSER_EMAIL", "")
+    return User(username=name, email=email)

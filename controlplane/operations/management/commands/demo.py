@@ -16,7 +16,7 @@ from controlplane.operations.demo.report import print_summary, report
 from controlplane.operations.embedded.local import Local, running_locally, welcome
 from controlplane.operations.embedded.programs import LocalRuntime
 from controlplane.operations.embedded.supervisor import EmbeddedError
-from loadmaster.demo.report import check_report
+from loadmaster.demo.report import broken_promises, spoiled_figures
 from loadmaster.features import RUNTIMES
 
 FAST_INTERVALS = {
@@ -57,9 +57,19 @@ class Command(BaseCommand):
             raise CommandError("stopped before the end; no report was written") from None
         except EmbeddedError as error:
             raise CommandError(str(error)) from error
+        failures, warnings = broken_promises(facts["jobs"]), spoiled_figures(facts["jobs"])
+        facts["checks"] = {"failures": failures, "warnings": warnings}
         options["report"].write_text(json.dumps(facts, indent=1))
         print_summary(facts, console)
-        failures = check_report(options["report"])
+        if warnings:
+            console.print("[yellow]Warning:[/yellow] timing was off, which is no failure.")
+            machine = facts["machine"]
+            console.print(
+                f"  The load was {machine['load']:.1f} on {machine['cores']} cores at the end. Run"
+                " the demo again on a machine that is otherwise idle."
+            )
+            for warning in warnings:
+                console.print(f"  {warning}")
         if failures:
             raise CommandError("the report does not hold:\n  " + "\n  ".join(failures))
         console.print(

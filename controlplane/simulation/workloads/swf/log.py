@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from controlplane.simulation.workloads.base import Workload
-from controlplane.simulation.workloads.lines import Findings
 from controlplane.simulation.workloads.rules import After, Condition, Rules
 from policies.contract.snapshot import Bools, Floats, JobColumns, Jobs
 
-WAIT, RUN, STATUS, PRECEDING, THINK = 2, 3, 10, 16, 17
+SUBMIT, WAIT, RUN, ALLOCATED, REQUESTED, STATUS, PRECEDING, THINK = 1, 2, 3, 4, 7, 10, 16, 17
 """Columns of the format."""
+
+UNKNOWN = -1
 
 CANCELLED = 5
 PARTIAL = (2, 3, 4)
@@ -26,34 +27,33 @@ NO_TIME = {"mean": None, "deviation": None, "jobs": 0}
 
 
 def ran(table: Floats) -> Bools:
-    """bool[M]: lines of whole jobs that ran: neither parts, nor cancelled before the start."""
+    """bool[M]: lines of whole jobs that ran: no parts, none cancelled before or without a time."""
     status = table[:, STATUS]
     never = (status == CANCELLED) & (table[:, RUN] <= 0)
-    return np.asarray(~(np.isin(status, PARTIAL) | never))
+    unknown = table[:, RUN] == UNKNOWN
+    return np.asarray(~(np.isin(status, PARTIAL) | never | unknown))
 
 
-def mark_preceding(table: Floats, findings: Findings) -> Mapping[str, tuple[str, float]]:
-    """Preceding job and think time by job; a preceding job on no line above is a bad line."""
-    last_of = table[:, PRECEDING]
+def has_processors(table: Floats) -> Bools:
+    """bool[M]: lines that say how many processors the job asked for or got."""
+    return np.asarray((table[:, ALLOCATED] > 0) | (table[:, REQUESTED] > 0))
+
+
+def think_times(table: Floats, wanted: Bools) -> Mapping[str, tuple[str, float]]:
+    """Preceding job and think time by job, where the preceding job is on a line above.
+
+    Logs from which lines were taken out name jobs that are gone: nothing is waited for then.
+    """
     first: dict[float, int] = {}
     for row, number in enumerate(table[:, 0].tolist()):
         first.setdefault(number, row)
-    rows = np.flatnonzero(last_of > 0).tolist()
-    wrong = np.zeros(len(table), dtype=np.bool_)
-    for row in rows:
-        at = first.get(last_of[row])
-        wrong[row] = at is None or at >= row
-    findings.mark(
-        wrong,
-        lambda row: (
-            f"its preceding job {last_of[row]:g} is on no line above; write -1 if there is none"
-        ),
-    )
-    return {
-        f"{table[row, 0]:.0f}": (f"{last_of[row]:.0f}", max(0.0, float(table[row, THINK])))
-        for row in rows
-        if not wrong[row]
-    }
+    found = {}
+    for row in np.flatnonzero((table[:, PRECEDING] > 0) & wanted).tolist():
+        preceding = table[row, PRECEDING]
+        if first.get(preceding, row) < row:
+            think_s = max(0.0, float(table[row, THINK]))
+            found[f"{table[row, 0]:.0f}"] = (f"{preceding:.0f}", think_s)
+    return found
 
 
 def with_think_times(
@@ -75,15 +75,27 @@ def with_think_times(
     return replace(workload, jobs=Jobs(jobs, position), rules=Rules(after=after), facts=facts)
 
 
-def facts_of(table: Floats, good: Bools) -> dict[str, Any]:
-    """Waits and slowdowns in the log itself, and what is left out of it."""
-    status, whole = table[:, STATUS], good & ran(table)
-    partial = good & np.isin(status, PARTIAL)
+def facts_of(table: Floats, good: Bools, wanted: Bools) -> dict[str, Any]:
+    """Waits and slowdowns in the log itself, and numbers of odd lines and of lines left out."""
+    whole = good & ran(table)
+    partial = good & np.isin(table[:, STATUS], PARTIAL)
+    cancelled = good & ~partial & (table[:, STATUS] == CANCELLED) & (table[:, RUN] <= 0)
     waits = whole & (table[:, WAIT] >= 0) & (table[:, RUN] >= 0)
-    wait_s, run_s = table[waits, WAIT], np.maximum(table[waits, RUN], 1.0)
+    wait_s = table[waits, WAIT]
+    run_s = np.maximum(table[waits, RUN], 1.0)
+    submit_s = table[wanted, SUBMIT]
+    early = int(np.count_nonzero(submit_s < np.maximum.accumulate(submit_s)))
+    preceding = int(np.count_nonzero(wanted & (table[:, PRECEDING] > 0)))
+    counts = {
+        "parts_of_jobs_left_out": partial,
+        "jobs_cancelled_before_their_start": cancelled,
+        "jobs_without_run_time_left_out": good & ~(whole | partial | cancelled),
+        "jobs_without_processors_left_out": whole & ~wanted & ~has_processors(table),
+    }
     return {
-        "parts_of_jobs_left_out": int(np.count_nonzero(partial)),
-        "jobs_cancelled_before_their_start": int(np.count_nonzero(good & ~whole & ~partial)),
+        **{name: int(np.count_nonzero(lines)) for name, lines in counts.items()},
+        "jobs_out_of_order_of_submission": early,
+        "preceding_jobs_not_in_the_log": preceding - len(think_times(table, wanted)),
         "wait_in_the_log_s": _spread(wait_s),
         "slowdown_in_the_log": _spread((wait_s + run_s) / run_s),
     }

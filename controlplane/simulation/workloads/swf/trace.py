@@ -16,8 +16,9 @@ from controlplane.simulation.workloads.lines import Findings, pieces, quoted
 from controlplane.simulation.workloads.options import Context, Trace, one_of
 from controlplane.simulation.workloads.swf.log import (
     facts_of,
-    mark_preceding,
+    has_processors,
     ran,
+    think_times,
     with_think_times,
 )
 from policies.contract.forms import Above0
@@ -58,15 +59,26 @@ def read(options: Swf, context: Context) -> Workload:
     """Rigid jobs of the trace, with its run times on the GPUs they ask for."""
     one_of("gpus", options.gpus, ("processors", "one", "fields", "batch", "batch_fields"))
     one_of("without_gpus", options.without_gpus, ("leave_out", "one"))
-    findings, extra = Findings(), options.gpus in ("fields", "batch_fields")
-    table = _table(options.read(), extra, findings)
-    draft = _draft(table, options, findings)
+    findings = Findings()
+    table = _table(options.read(), options.gpus in ("fields", "batch_fields"), findings)
+
+    # 1. Jobs that never ran, parts of jobs and what the options leave out are not looked at.
     wanted = ran(table)
+    if options.gpus not in ("one", "batch_fields"):
+        wanted &= has_processors(table)
     if options.gpus == "fields" and options.without_gpus != "one":
         wanted &= table[:, 20] > 0
-    check(draft, findings, in_order=True, kept=wanted)
-    think = mark_preceding(table, findings)
-    facts = {**_facts(table, options, findings.good & ran(table)), **facts_of(table, findings.good)}
+    findings.wanted = wanted
+
+    # 2. Check the others. Logs are not always in order of submission; the simulation puts them so.
+    draft = _draft(table, options, findings)
+    check(draft, findings, in_order=False)
+    think = think_times(table, wanted)
+
+    facts = {
+        **_facts(table, options, findings.good & ran(table)),
+        **facts_of(table, findings.good, wanted),
+    }
     workload = workload_of(draft, findings, options, context, facts, wanted)
     return with_think_times(workload, think, options.time_factor)
 
@@ -122,10 +134,6 @@ def _row(fields: Sequence[str]) -> list[float] | str:
 
 def _draft(table: Floats, options: Swf, findings: Findings) -> Draft:
     submit_s, run_s, requested_s = table[:, 1], table[:, 3], table[:, 8]
-    findings.mark(
-        (run_s == -1) & ran(table),
-        lambda row: "the run time is not known (-1); give it, or leave such jobs out",
-    )
     findings.limit("the submit time", submit_s, unit=" s")
     columns: dict[str, Any] = {
         "walltime_s": np.where(requested_s > 0, requested_s, np.maximum(run_s, 1.0)),
@@ -182,11 +190,6 @@ def _gpus(table: Floats, options: Swf, findings: Findings) -> Floats:
     if options.gpus == "one":
         return np.ones(len(table))
     processors = np.where(table[:, 7] > 0, table[:, 7], table[:, 4])
-    least = 0 if options.gpus == "batch_fields" else 1
-    findings.mark(
-        processors < least,
-        lambda row: "neither the allocated nor the requested processors are known",
-    )
     if options.gpus == "batch":
         _mark_units(processors, "processors", findings)
         return np.zeros(len(table))

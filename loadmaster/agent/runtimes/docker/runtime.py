@@ -24,6 +24,7 @@ from loadmaster.agent.runtimes.base import (
     StopOrder,
     Usage,
 )
+from loadmaster.agent.runtimes.consumption import Consumption
 from loadmaster.agent.runtimes.docker import port
 from loadmaster.agent.runtimes.docker.options import DockerOptions
 from loadmaster.agent.runtimes.docker.plan import (
@@ -334,7 +335,9 @@ class DockerRuntime(RunFolders):
 
     def usage(self, run: RunId, *, exact: bool = False) -> Usage | None:
         stats = self._watch.stats(run)
-        return self._usage_since_last(run, stats.cpu_s, stats.memory) if stats else None
+        if stats is None:
+            return None
+        return self._usage_since_last(run, Consumption(stats.cpu_s, stats.memory))
 
     def remove(self, run: RunId) -> None:
         self._call_off(run)

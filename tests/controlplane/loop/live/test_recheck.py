@@ -137,7 +137,7 @@ def test_the_database_is_the_last_judge_of_a_slot(
             for j in Job.objects.filter(name="c")
         ),
     )
-    monkeypatch.setattr("controlplane.loop.rounds.validate_plan", lambda *_: ())
+    monkeypatch.setattr("policies.contract.repair.validate_plan", lambda *_: ())
     row = a_round(cluster, lambda *_: both)
     assert refused(row) == {"c": "stale"}
     assert Job.objects.get(name="c").state == "queued"
@@ -282,7 +282,46 @@ def test_two_jobs_of_one_plan_are_not_launched_beside_an_exclusive_one(
     first, second = devices_of(node)
     for name in "ab":
         a_job(cluster, name=name, exclusive=name == "a")
-    monkeypatch.setattr("controlplane.loop.rounds.validate_plan", lambda *_: ())
+    monkeypatch.setattr("policies.contract.repair.validate_plan", lambda *_: ())
     row = a_round(cluster, placing(a=(node, first), b=(node, second)))
     assert len(refused(row)) == 1
     assert Assignment.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "said_of_it"),
+    [
+        ({"session_expires_at": None}, "silent"),
+        ({"state": "cordoned"}, "cordoned"),
+        ({"state": "draining"}, "draining"),
+    ],
+)
+def test_a_node_that_takes_no_jobs_any_more_gets_none(
+    cluster: Cluster, node: Node, change: dict[str, Any], said_of_it: str
+) -> None:
+    a_job(cluster, name="a")
+
+    def meanwhile(*given: Any) -> Plan:
+        plan = placing(a=(node, devices_of(node)[0]))(*given)
+        Node.objects.filter(pk=node.pk).update(**change)
+        return plan
+
+    row = a_round(cluster, meanwhile)
+    assert refused(row) == {"a": "stale"}
+    assert said_of_it in row.rejected[0]["detail"]
+    assert not Assignment.objects.exists()
+
+
+def test_a_gpu_that_breaks_meanwhile_gets_no_job(cluster: Cluster, node: Node) -> None:
+    a_job(cluster, name="a")
+    first = devices_of(node)[0]
+
+    def meanwhile(*given: Any) -> Plan:
+        plan = placing(a=(node, first))(*given)
+        Device.objects.filter(pk=first.pk).update(healthy=False)
+        return plan
+
+    row = a_round(cluster, meanwhile)
+    assert refused(row) == {"a": "stale"}
+    assert "unhealthy" in row.rejected[0]["detail"]
+    assert not Assignment.objects.exists()

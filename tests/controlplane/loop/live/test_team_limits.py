@@ -52,7 +52,7 @@ def test_a_round_starts_no_more_than_a_team_may_run_and_says_why(
     job = Job.objects.get(name="c")
     told = explain(job.state, job.waiting_code, job.waiting_detail, {})
     assert told.sentence == "Team vision may use 2 GPUs at a time."
-    assert told.remedy == "None: it starts by itself. An operator can raise the team's max_gpus."
+    assert told.remedy == "Wait, or ask an operator to raise the team's max_gpus."
 
 
 def test_a_raised_limit_asks_for_a_round_that_starts_more(

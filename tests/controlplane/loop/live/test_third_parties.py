@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
+from django.test import Client
 
 from clusters.models import Cluster, Node
 from controlplane.loop.live.world import Solve
+from controlplane.operations.prometheus import StateCollector, exposition
 from jobs.models import Job
 from policies.contract.plan import Plan
 from policies.contract.snapshot import Snapshot
@@ -31,7 +33,7 @@ pytestmark = pytest.mark.django_db
 ROOT = Path(__file__).parents[4]
 GUIDE = (ROOT / "docs" / "policies.md").read_text()
 SIMULATOR = (ROOT / "docs" / "simulator.md").read_text()
-HARMLESS = {"works", "prints", "tells_its_limit"}
+HARMLESS = {"works", "prints", "tells_its_limit", "gives_a_gpu_twice"}
 LATE = "runs_forever"
 UNUSABLE = ("import_fails", "import_exits", "takes_a_list", "refuses_itself")
 
@@ -110,11 +112,54 @@ def test_whatever_a_broken_policy_does_what_runs_goes_on_and_the_next_policy_dec
     assert changes_of(a_round(cluster, solve)) == {"old": "keep", "new": "start"}
 
 
-def test_a_broken_rule_is_told_in_the_round(cluster: Cluster, node: Node, solve: Solve) -> None:
+def test_one_of_two_gangs_on_a_gpu_starts_and_the_other_is_named(
+    cluster: Cluster, node: Node, solve: Solve
+) -> None:
+    jobs = {str(a_job(cluster, name=name).pk): name for name in ("a", "b")}
+    Cluster.objects.filter(pk=cluster.pk).update(policy="gives_a_gpu_twice")
+    row = a_round(cluster, solve)
+    assert (row.status, changes_of(row)) == ("partial", {"a": "start"})
+    assert [(jobs[r["job"]], r["code"]) for r in row.rejected] == [("b", "refused")]
+    assert "device_slots" in row.rejected[0]["detail"]
+    assert "left out" in row.message
+    assert Job.objects.get(name="b").waiting_code == "refused"
+
+
+def test_a_policy_with_three_faults_in_a_row_is_named_as_broken(
+    cluster: Cluster, node: Node, solve: Solve, client: Client
+) -> None:
     for name in ("a", "b"):
         a_job(cluster, name=name)
     Cluster.objects.filter(pk=cluster.pk).update(policy="gives_a_gpu_twice")
-    assert "breaks the rules and is refused" in a_round(cluster, solve).message
+    client.force_login(a_user("ada"))
+    for _ in range(2):
+        row = a_round(cluster, solve)
+    assert Cluster.objects.get(pk=cluster.pk).broken_policy == ""
+    row = a_round(cluster, solve)
+    named = "Policy gives_a_gpu_twice failed or broke a rule in the last 3 rounds: device_slots"
+    for url in ("/rounds/", f"/rounds/{row.pk}/"):
+        assert named in client.get(url).content.decode()
+    of_rest = client.get(f"/api/v1/clusters/{cluster.name}/").json()
+    assert of_rest["broken_policy"].startswith(named)
+    metrics = exposition([StateCollector()]).decode()
+    assert f'loadmaster_policy_broken{{cluster="{cluster.name}"}} 1.0' in metrics
+
+
+def test_a_good_round_or_another_policy_ends_the_faults_in_a_row(
+    cluster: Cluster, node: Node, solve: Solve
+) -> None:
+    for name in ("a", "b"):
+        a_job(cluster, name=name)
+    Cluster.objects.filter(pk=cluster.pk).update(policy="gives_a_gpu_twice")
+    for _ in range(3):
+        a_round(cluster, solve)
+    broken = Cluster.objects.get(pk=cluster.pk)
+    assert broken.broken_policy
+    broken.policy = "fifo"
+    assert broken.broken_policy == ""
+    Cluster.objects.filter(pk=cluster.pk).update(policy="works")
+    a_round(cluster, solve)
+    assert Cluster.objects.get(pk=cluster.pk).policy_fault == {}
 
 
 @pytest.fixture

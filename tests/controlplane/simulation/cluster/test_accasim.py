@@ -47,6 +47,13 @@ def test_groups_become_nodes_with_their_resources(tmp_path: Path, field: str) ->
         ({"resources": {"mic": 1}}, "resources.gpu: is missing"),
         ({"resources": {"mic": 1, "gpu": 1, "fat": 1}}, "resources.fat: is not among the groups"),
         ({"resources": 3}, "resources: must give the number of nodes"),
+        ({"equivalence": {"processor": {"gpu": 1}}}, "equivalence: must be such as"),
+        ({"equivalence": {"core": {"processor": 2}}}, "equivalence: must be such as"),
+        ({"equivalence": {"processor": {"core": 2, "mem": 1}}}, "equivalence: must be such as"),
+        ({"equivalence": {"processor": {"core": 0}}}, "equivalence.processor.core: must be a"),
+        ({"equivalence": {"processor": {"core": 32}}}, "groups.mic.core: must be >= 32"),
+        ({"equivalence": []}, "equivalence: must be such as"),
+        ({"power": {}}, "power: is not read here"),
     ],
 )
 def test_a_bad_configuration_is_refused_with_the_field(
@@ -54,3 +61,21 @@ def test_a_bad_configuration_is_refused_with_the_field(
 ) -> None:
     with pytest.raises(StudyError, match=problem):
         written(tmp_path, **fields)
+
+
+def test_equivalent_cores_make_a_processor(tmp_path: Path) -> None:
+    document = written(tmp_path, equivalence={"processor": {"core": 3}})
+    assert [node["cores"] for node in document["nodes"]] == [5, 5]
+
+
+def test_accasims_own_file_indented_by_tabs_is_read(tmp_path: Path) -> None:
+    own = {
+        "system_name": "Seth - HPC2N", "groups": {"g0": {"core": 2, "mem": 4194304}},
+        "resources": {"g0": 120}, "equivalence": {"processor": {"core": 1}},
+        "start_time": 1027839845,
+    }  # fmt: skip
+    (tmp_path / "HPC2N.config").write_text("\ufeff" + json.dumps(own, indent="\t"))
+    scenario = scenario_of(cluster_of("HPC2N.config", tmp_path))
+    assert (scenario.cluster, len(scenario.nodes), scenario.nodes[0].cores) == (
+        "Seth - HPC2N", 120, 2,
+    )  # fmt: skip

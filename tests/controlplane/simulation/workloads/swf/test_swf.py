@@ -86,19 +86,13 @@ def test_processors_may_be_put_together_to_gpus() -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        (a_line(run=-1), "the run time is not known"),
         (a_line(run=-7), "the run time must not be negative, it is -7 s"),
         (a_line(run="nan"), "has a field that is not a finite number"),
         (a_line(run="inf"), "has a field that is not a finite number"),
         (a_line(run="ten"), "the run time is not a number: 'ten'"),
         (a_line(submit=-5), "the submit time must not be negative"),
         ("1 2 3\n", "has 3 fields, not 18"),
-        (a_line(submit=9) + a_line(2, submit=8), "arrives at 8 s, after a line at 9 s"),
         (a_line() + a_line(), "job '1' is in line 1 already"),
-        (
-            a_line().replace(" 4 ", " -1 "),
-            "neither the allocated nor the requested processors are known",
-        ),
     ],
 )
 def test_a_bad_line_is_refused_with_its_number_and_what_is_wrong(line: str, problem: str) -> None:
@@ -110,7 +104,7 @@ def test_a_bad_line_is_refused_with_its_number_and_what_is_wrong(line: str, prob
 
 
 def test_bad_lines_may_be_skipped_and_are_told() -> None:
-    workload = an_swf(GOOD + a_line(3, 70, -1) + "rubbish\n" + a_line(4, 80), skip_bad=True)
+    workload = an_swf(GOOD + a_line(3, 70, -7) + "rubbish\n" + a_line(4, 80), skip_bad=True)
     assert [j.id for j in workload.jobs] == ["1", "2", "4"]
     assert [bad.line for bad in workload.skipped] == [6, 7]
 
@@ -123,7 +117,7 @@ def test_a_trace_without_a_good_line_is_refused_even_so() -> None:
 
 def test_a_long_list_of_bad_lines_is_counted_and_cut() -> None:
     with pytest.raises(WorkloadError, match="and 30 more") as refused:
-        an_swf("".join(a_line(i, i, -1) for i in range(50)))
+        an_swf("".join(a_line(i, i, -7) for i in range(50)))
     assert len(refused.value.bad_lines) == 50
 
 
@@ -201,7 +195,7 @@ def test_a_packed_file_is_read_like_a_plain_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "jobs", "bad"),
-    [("eurora-2014-4days", 5930, 0), ("hpc2n-seth-slice", 3145, 25), ("lublin_256", 10000, 0)],
+    [("eurora-2014-4days", 5930, 0), ("hpc2n-seth-slice", 3145, 0), ("lublin_256", 10000, 0)],
 )
 def test_the_whole_traces_are_read(name: str, jobs: int, bad: int) -> None:
     workload = load(

@@ -1,5 +1,6 @@
 """An SWF log's status, preceding jobs and think times, and logs written and read again."""
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from controlplane.simulation.report.swf_writer import lines_of, records_of
 from controlplane.simulation.study.files import cluster_of
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.workloads import Workload, WorkloadError, load
-from controlplane.simulation.workloads.base import BadLine
 from controlplane.simulation.world.outcome import Outcome
 from controlplane.simulation.world.run import simulate
 from policies.host import registry
@@ -52,14 +52,10 @@ def test_a_job_is_ready_its_think_time_after_its_preceding_one_and_waits_from_th
 
 
 @pytest.mark.parametrize("before", [2, 9, 3])
-def test_a_preceding_job_that_is_on_no_line_above_is_a_bad_line(before: int) -> None:
-    text = a_line(1) + a_line(2, before=before) + a_line(3)
-    with pytest.raises(WorkloadError) as refused:
-        read(text)
-    (bad,) = refused.value.bad_lines
-    assert bad == BadLine(
-        2, f"its preceding job {before} is on no line above; write -1 if there is none"
-    )
+def test_preceding_job_that_is_on_no_line_above_is_counted(before: int) -> None:
+    workload = read(a_line(1) + a_line(2, before=before) + a_line(3))
+    assert workload.facts["preceding_jobs_not_in_the_log"] == 1
+    assert not workload.rules.after
 
 
 def test_parts_of_jobs_and_jobs_cancelled_before_they_ran_are_left_out_and_counted() -> None:
@@ -71,6 +67,68 @@ def test_parts_of_jobs_and_jobs_cancelled_before_they_ran_are_left_out_and_count
     assert [job.id for job in workload.jobs] == ["1", "3", "4"]
     assert workload.facts["parts_of_jobs_left_out"] == 2
     assert workload.facts["jobs_cancelled_before_their_start"] == 1
+
+
+NOTHING_KNOWN = "3 100 -1 -1 -1 -1 -1 -1 -1 -1 {status} 7 2 -1 1 0 -1 -1\n"
+
+
+@pytest.mark.parametrize("gpus", ["batch", "processors", "one"])
+@pytest.mark.parametrize("status", [2, 3, 4, 5, 0, 1, -1])
+def test_line_of_which_nothing_is_known_is_left_out(gpus: str, status: int) -> None:
+    text = a_line(1) + a_line(2) + NOTHING_KNOWN.format(status=status)
+    workload = read(text, gpus=gpus, speeds={"V100": 1.0})
+    assert [job.id for job in workload.jobs] == ["1", "2"]
+    facts = workload.facts
+    names = ("parts_of_jobs_left_out", "jobs_cancelled_before_their_start")
+    counts = [facts[name] for name in (*names, "jobs_without_run_time_left_out")]
+    expected = {5: [0, 1, 0], 2: [1, 0, 0], 3: [1, 0, 0], 4: [1, 0, 0]}
+    assert counts == expected.get(status, [0, 0, 1])
+
+
+def test_job_without_processors_is_left_out_and_counted() -> None:
+    odd = a_line(2).replace(" 2 -1 -1 2 ", " 0 -1 -1 -1 ")
+    workload = read(a_line(1) + odd)
+    assert [job.id for job in workload.jobs] == ["1"]
+    assert workload.facts["jobs_without_processors_left_out"] == 1
+
+
+def test_job_of_zero_seconds_runs_a_second() -> None:
+    workload = read(a_line(1, run=0) + a_line(2))
+    assert workload.facts["run_times_raised_to_1_s"] == 1
+    assert len(workload.jobs) == 2
+
+
+def test_lines_out_of_order_of_submission_are_put_in_order() -> None:
+    workload = read(a_line(1, submit=50) + a_line(2, submit=10) + a_line(3, submit=60))
+    assert [job.id for job in workload.jobs] == ["2", "1", "3"]
+    assert workload.facts["jobs_out_of_order_of_submission"] == 1
+
+
+HEADERS = [
+    "; MaxProcs: lots",
+    ";",
+    "; Computer: Universit\u00e4t",
+    ";MaxNodes",
+    "\t; UnixStartTime:",
+]
+
+
+@pytest.mark.parametrize("header", HEADERS)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1"])
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+def test_log_of_any_encoding_and_line_ends_is_read(
+    tmp_path: Path, header: str, encoding: str, ends: str
+) -> None:
+    text = f"{header}\n\n{a_line(1)}   \n{a_line(2)}".replace("\n", ends)
+    path = tmp_path / "log.swf"
+    path.write_bytes(text.encode(encoding))
+    assert len(load({"type": "swf", "path": str(path), "gpus": "batch"}, 1).jobs) == 2
+
+
+def test_packed_log_is_read_whatever_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "log.swf"
+    path.write_bytes(gzip.compress(a_line(1).encode()))
+    assert len(load({"type": "swf", "path": str(path), "gpus": "batch"}, 1).jobs) == 1
 
 
 def test_the_logs_own_waits_and_slowdowns_are_among_the_facts() -> None:

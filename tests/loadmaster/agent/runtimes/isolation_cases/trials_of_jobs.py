@@ -17,7 +17,7 @@ from loadmaster.agent.runtimes.isolation import (
     working_isolation,
 )
 from tests.builders_agent import until
-from tests.builders_isolation import IS_ROOT, USERS, an_isolation
+from tests.builders_isolation import BUBBLEWRAP, IS_ROOT, USERS, an_isolation
 
 TEAMS = USERS if IS_ROOT else None
 HANGS = "/bin/sh -c 'sleep 60; : {}' & wait"
@@ -142,3 +142,17 @@ class TestTrialsThatCannotBeMade:
         plays(played, "echo no user namespaces >&2")
         assert working_isolation(state, TEAMS) == an_isolation(state, program="")
         assert "no user namespaces" in caplog.text
+
+    def test_a_machine_that_closes_no_namespaces_keeps_its_sandbox_and_says_so(
+        self, state: Path, played: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        refuses = """
+case " $* " in
+*" --help "*) echo "  --disable-userns  Disable"; exit;;
+*" --disable-userns "*) echo "cannot disable user namespaces" >&2; exit 1;;
+esac
+"""
+        plays(played, f'{refuses}\nexec {BUBBLEWRAP} "$@"')
+        found = working_isolation(state, TEAMS)
+        assert (found.program, found.closes_namespaces) == (str(played), False)
+        assert "jobs can make user namespaces of their own: cannot disable" in caplog.text

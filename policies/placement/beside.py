@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import compress
 
-from policies.contract.plan import Placement, seat_demand
+from policies.contract.plan import Placement, Purpose, seat_demand
 from policies.contract.snapshot import (
     DeviceView,
     JobColumns,
@@ -51,6 +51,7 @@ class _Seat:
     """Seat of another job: its devices, share, amounts, and whether nobody else may be there."""
 
     job: str
+    purpose: Purpose
     devices: tuple[str, ...]
     share: float
     amounts: Mapping[str, float]
@@ -110,13 +111,18 @@ class _Others:
             amounts = seat_demand(columns, row, seat.units)
             if seat.cpu_quota is not None:
                 amounts["cores"] = seat.cpu_quota
-            self.on[seat.node].append(_Seat(job, seat.devices, seat.share, amounts, exclusive))
+            self.on[seat.node].append(
+                _Seat(job, at.purpose, seat.devices, seat.share, amounts, exclusive)
+            )
 
     def _device(self, device: DeviceView, seats: Iterable[_Seat]) -> DeviceView:
         """Return a device held by the shown jobs that hold it now, by strangers, and by others."""
         kept = [h for h in device.held if h.job in self.shown or h.job not in self.position]
         there = [seat for seat in seats if seat.exclusive or device.id in seat.devices]
-        held = (*kept, *[SlotHold(seat.job, share=seat.share) for seat in there])
+        held = (
+            *kept,
+            *[SlotHold(seat.job, purpose=seat.purpose, share=seat.share) for seat in there],
+        )
         return device if held == device.held else replace(device, held=held)
 
 

@@ -1,0 +1,115 @@
+"""Base of REST views: a call with a parameter or a field that it does not read is refused.
+
+The parameters are those of the OpenAPI document, so that none works without being in it.
+"""
+
+from collections.abc import Collection
+from typing import Any
+
+import django_filters
+from django import forms
+from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework.exceptions import ValidationError
+from rest_framework.permissions import SAFE_METHODS
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+PAGES = ("limit", "offset")
+FLAGS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+
+
+class StrictView(APIView):
+    """Mixin that refuses unknown query parameters, and bodies of calls that take none."""
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Check the call once its caller is known and allowed to make it."""
+        super().initial(request, *args, **kwargs)
+        handler = getattr(self, str(request.method).lower(), None)
+        if handler is None:
+            return  # 405 follows
+
+        known = query_names(self, request)
+        said = f"is no parameter of this call; it takes {', '.join(known) or 'none'}"
+        unknown = {name: [said] for name in request.query_params if name not in known}
+        if unknown:
+            raise ValidationError(unknown)
+
+        if not takes_body(self, request) and request.method not in SAFE_METHODS and request.data:
+            names = list(request.data) if isinstance(request.data, dict) else ["request"]
+            raise ValidationError({str(name): ["is not read: leave it out"] for name in names})
+
+
+def query_names(view: APIView, request: Request) -> list[str]:
+    """Names of the query parameters of a call: documented, of its filters and of its pages."""
+    names = list[str]()
+    parameters: list[Any] = list(_schema(view, request).get_override_parameters())
+    for parameter in parameters:
+        if not isinstance(parameter, OpenApiParameter):  # the fields of a serializer
+            names += parameter().fields
+        elif parameter.location == OpenApiParameter.QUERY:
+            names.append(parameter.name)
+    is_list = request.method in SAFE_METHODS and getattr(view, "action", "list") != "retrieve"
+    if is_list and getattr(view, "filterset_class", None) is not None:
+        names += view.filterset_class.base_filters  # type: ignore[attr-defined]  # of GenericViewSet
+    if is_list and getattr(view, "pagination_class", None) is not None:
+        names += PAGES
+    return sorted(set(names))
+
+
+def takes_body(view: APIView, request: Request) -> bool:
+    """Return True for a call that is documented with a body."""
+    if request.method not in ("POST", "PUT", "PATCH"):
+        return False
+    return _schema(view, request).get_request_serializer() is not None
+
+
+def _schema(view: APIView, request: Request) -> AutoSchema:
+    """Description of a call, as `extend_schema` has put it at the method that answers it."""
+    handler = getattr(view, str(request.method).lower())
+    kind = getattr(handler, "kwargs", {}).get("schema", AutoSchema)
+    schema: AutoSchema = kind()
+    schema.view = view
+    schema.method = str(request.method)
+    return schema
+
+
+def read_flag(text: str) -> bool:
+    """Meaning of a flag in an address. Raises ValueError for what is neither true nor false."""
+    if text.lower() not in FLAGS:
+        raise ValueError("must be true or false")
+    return FLAGS[text.lower()]
+
+
+def flag_of(request: Request, name: str) -> bool:
+    """Flag of an address, False where it is left out. Raises ValidationError."""
+    try:
+        return read_flag(request.query_params.get(name, "false"))
+    except ValueError as error:
+        raise ValidationError({name: [str(error)]}) from None
+
+
+def choice_of(request: Request, name: str, choices: Collection[str]) -> str | None:
+    """One of these words from an address, None where it is left out. Raises ValidationError."""
+    word = request.query_params.get(name)
+    if word is not None and word not in choices:
+        raise ValidationError({name: [f"must be one of {', '.join(choices)}"]})
+    return word
+
+
+class _FlagField(forms.Field):
+    """Form field of a flag: unlike Django's it refuses what is neither true nor false."""
+
+    def to_python(self, value: str | None) -> bool | None:
+        if value is None:
+            return None
+        try:
+            return read_flag(value)
+        except ValueError as error:
+            raise forms.ValidationError(str(error)) from None
+
+
+class FlagFilter(django_filters.BooleanFilter):  # type: ignore[misc]  # the library has no types
+    """Filter by a flag of an address."""
+
+    field_class = _FlagField
