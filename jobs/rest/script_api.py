@@ -10,15 +10,16 @@ from typing import Any, cast
 from django.contrib.auth.models import User
 from django.db.models import Q, QuerySet
 from django.utils import timezone
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed, NotFound, ValidationError
 from rest_framework.permissions import IsAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.views import APIView
 
 from controlplane.web.rest.errors import ConflictError
+from controlplane.web.rest.strict import StrictView
 from jobs import services
 from jobs.arrays.actions import array_act
 from jobs.arrays.selectors import element_of
@@ -56,7 +57,7 @@ class LaunchAuthentication(BaseAuthentication):
         return "Bearer"
 
 
-class _ScriptView(APIView):
+class _ScriptView(StrictView):
     """Base of the views for scripts."""
 
     authentication_classes = (LaunchAuthentication,)
@@ -80,7 +81,7 @@ class _ScriptView(APIView):
 class ScriptJobsView(_ScriptView):
     """Own jobs of a script's user in the script's team."""
 
-    @extend_schema(exclude=True)
+    @extend_schema(exclude=True, parameters=[OpenApiParameter("numbers", str)])
     def get(self, request: Request) -> Response:
         """List those of `numbers` (1,2,3_4), or all that are not over."""
         numbers = request.query_params.get("numbers", "")
@@ -92,7 +93,7 @@ class ScriptJobsView(_ScriptView):
         found = list(jobs.order_by("number")[:MOST_ROWS])
         return Response({"jobs": _rows(found)})
 
-    @extend_schema(exclude=True)
+    @extend_schema(exclude=True, request=OpenApiTypes.OBJECT)
     def post(self, request: Request) -> Response:
         """Submit a script {"sbatch": {...}} to the own team and cluster."""
         data = request.data
@@ -114,7 +115,7 @@ class ScriptJobsView(_ScriptView):
 class ScriptActionView(_ScriptView):
     """Actions on the own jobs of a script's user."""
 
-    @extend_schema(exclude=True)
+    @extend_schema(exclude=True, request=None)
     def post(self, request: Request, reference: str, verb: str) -> Response:
         """Cancel, hold, release or requeue a job (12), an array, or an element (12_3)."""
         if verb not in ACTIONS:

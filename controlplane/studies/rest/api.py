@@ -257,7 +257,7 @@ class StartNowView(StrictView):
         )
 
 
-class SubmissionForecastView(APIView):
+class SubmissionForecastView(StrictView):
     """Expected start of a job that is not submitted."""
 
     write_scope = Scope.SUBMIT

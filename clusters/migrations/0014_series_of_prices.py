@@ -9,7 +9,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('clusters', '0010_longest_times'),
+        ('clusters', '0013_policy_fault'),
     ]
 
     operations = [

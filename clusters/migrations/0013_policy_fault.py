@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('clusters', '0010_longest_times'),
+        ('clusters', '0012_tokens_of_nodes'),
     ]
 
     operations = [

@@ -10,7 +10,7 @@ ROOM = "The most jobs that wait or are held, over all clusters; empty: as instal
 class Migration(migrations.Migration):
     """Arrays that are written in parts, and a limit of the queue for teams without their own."""
 
-    dependencies = [("jobs", "0017_ends_of_nodes")]
+    dependencies = [("jobs", "0019_number_old_jobs")]
 
     operations = [
         migrations.CreateModel(
