@@ -102,7 +102,8 @@ def sync_devices(
     Device.objects.bulk_create(new)
     trouble = shown_trouble(gpu_trouble) or NOT_REPORTED
     lost = node.devices.filter(uuid__in=vanished)
-    gone = lost.filter(healthy=True).update(healthy=False, trouble=trouble)
+    gone = lost.filter(healthy=True).exists()
+    lost.exclude(trouble=OF_FORMER_MACHINE).update(healthy=False, trouble=trouble)
     told = {r.uuid: (r.healthy, trouble_of(r)) for r in reports}
     told |= {uuid: (False, trouble) for uuid in vanished if not uuid.startswith(UNIDENTIFIED)}
     _note_health_event(

@@ -105,6 +105,13 @@ def test_a_session_without_gpus_for_a_mismatch_keeps_them_as_unhealthy(node: Nod
     assert node.events.get(event="devices").data["trouble"] == dict.fromkeys(uuids(node), MISMATCH)
 
 
+def test_a_broken_gpu_that_vanishes_has_the_newest_words(node: Node) -> None:
+    bad = uuids(node)[1]
+    beat(node, DeviceSample(bad, healthy=False, trouble="GPU is lost"))
+    open_session(node.pk, a_session_request(node, devices=(), gpu_trouble=MISMATCH))
+    assert troubles(node)[bad] == (False, MISMATCH)
+
+
 def test_a_session_of_an_older_agent_without_gpus_has_no_type(node: Node) -> None:
     open_session(node.pk, a_session_request(node, devices=()))
     node.refresh_from_db()
