@@ -65,7 +65,7 @@ def test_a_job_whose_runtime_no_ready_node_has_says_which_node_would_do(cluster:
     a_round(cluster)
     assert (
         api(operator).get(f"/api/v1/jobs/{job.pk}/").data["waiting"]["reason"]
-        == "No node that suits it has the runtime docker."
+        == "No node that suits it offers the runtime docker."
     )
 
 
