@@ -58,7 +58,7 @@ class PlanStatus(StrEnum):
 
 
 class WaitCode(StrEnum):
-    """Reason why a job waits; worded only when shown."""
+    """Reason why a job waits: true as `placement.reason_rules` says, worded only when shown."""
 
     NO_CAPACITY = "no_capacity"
     POSTPONED = "postponed"

@@ -211,7 +211,7 @@ def test_a_job_that_waits_for_a_node_without_room_is_told_so() -> None:
     job = a_job(node.cluster, waiting_detail={"nodes": [str(node.pk)]})
     names = names_in_waiting(job.user, [job])
     told = reason_for_waiting("queued", "nodes_unavailable", job.waiting_detail, names)
-    assert told == f"Only {node} ({NO_ROOM}) could run it, and takes no new jobs now."
+    assert told == f"Only {node} ({NO_ROOM}) could run it, but takes no new jobs now."
 
 
 def test_an_operators_cordon_is_not_lifted_by_a_healthy_agent() -> None:

@@ -218,7 +218,7 @@ def test_a_job_that_the_next_decision_does_not_see_says_why(demo: Demo) -> None:
         retry_at=builders.at(600), waiting_code="resting", waiting_detail={}
     )
     demo.waiting.refresh_from_db()
-    assert "rests before it is tried again" in start_now(demo.user, demo.waiting).note
+    assert "pauses after a failure" in start_now(demo.user, demo.waiting).note
 
 
 @pytest.mark.django_db

@@ -125,7 +125,7 @@ def test_a_job_that_rests_is_left_alone_and_says_why_and_until_when(
     assert waiting["code"] == "resting"
     (failure,) = [of["text"] for of in waiting["facts"] if of["heading"] == "Last failure"]
     assert NO_IMAGE in failure
-    assert "rests before it is tried again" in page(user, job)
+    assert "pauses after a failure" in page(user, job)
 
 
 def test_one_node_alone_does_not_get_hammered_by_an_image_it_cannot_have(

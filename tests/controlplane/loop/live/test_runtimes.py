@@ -60,12 +60,12 @@ def test_a_job_whose_runtime_no_ready_node_has_says_which_node_would_do(cluster:
     operator = a_user(operator=True)
     waiting = api(operator).get(f"/api/v1/jobs/{job.pk}/").data["waiting"]
     assert waiting["code"] == "nodes_unavailable"
-    assert waiting["reason"] == "Only crane could run it, and takes no new jobs now."
+    assert waiting["reason"] == "Only crane could run it, but takes no new jobs now."
     Node.objects.filter(pk=away.pk).delete()
     a_round(cluster)
     assert (
         api(operator).get(f"/api/v1/jobs/{job.pk}/").data["waiting"]["reason"]
-        == "No node that suits it has the runtime docker."
+        == "No node that suits it offers the runtime docker."
     )
 
 
