@@ -28,7 +28,8 @@ class Waits(TypedDict):
 
 def waits_by_width(outcome: Outcome, jobs: Jobs, nodes: Sequence[NodeView]) -> dict[str, Waits]:
     """Return the waits of all jobs ("all") and of each class of width, of jobs that ran."""
-    share = shares(jobs, nodes)
+    row_of = [jobs.position[job] for job in outcome.job_ids]
+    share = shares(jobs, nodes)[row_of]
     wait_s = outcome.first_start_s - outcome.arrival_s
     area = share * (outcome.ended_s - outcome.first_start_s)
 

@@ -34,7 +34,7 @@ class Areas:
         Wide jobs count less than by area. A training job counts with its first option.
         """
         choice = next(iter(self.plan.choices(row)), None)
-        if choice is None:
+        if choice is None or choice.run_s == inf:
             return inf
         return float(choice.run_s * self.share(choice.request) ** SHARE_POWER)
 

@@ -83,6 +83,13 @@ def test_a_wrong_parameter_is_named_with_what_would_be_right(
     assert str(raised.value).startswith(message)
 
 
+def test_retired_parameters_of_stored_clusters_are_left_out() -> None:
+    stored = {"pass_s": 70_000.0, "limit_backlog": 2.0, "search": "packing", "patience": 0.5}
+    registry.check("area_backfilling", stored)
+    made = registry.make("area_backfilling", stored)
+    assert made == registry.make("area_backfilling", {"patience": 0.5})
+
+
 def test_a_whole_number_will_do_for_a_fraction() -> None:
     assert registry.make("randomized_greedy", {"rho": 10}) == registry.make(
         "randomized_greedy", {"rho": 10.0}

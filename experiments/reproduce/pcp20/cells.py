@@ -22,6 +22,7 @@ from controlplane.simulation.world.job_table import JobEnd
 from controlplane.simulation.world.outcome import Outcome
 from controlplane.simulation.world.run import simulate
 from experiments.reproduce.pcp20.scenarios import CLUSTERS, Case, Setting
+from experiments.waits_by_width import waits_by_width
 from policies.contract.plan import Plan
 from policies.contract.policy import Policy, places_batch
 from policies.contract.snapshot import Floats, Snapshot
@@ -56,10 +57,11 @@ def run(cell: Cell) -> dict[str, Any]:
     workload = load(setting.workload(cell.data), SEED, skip_bad=True)
     look = dumps(Path(cell.snapshots), cell.every) if cell.every else None
     policy = Clocked(registry.make(case.dispatcher.policy, case.dispatcher.parameters))
+    scenario = scenario_of(cluster_of(f"{setting.cluster}.yaml", CLUSTERS))
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     outcome = simulate(
-        scenario_of(cluster_of(f"{setting.cluster}.yaml", CLUSTERS)), workload, policy,
-        name=case.label, seed=SEED, switches=switches_of(case), on_snapshot=look,
+        scenario, workload, policy, name=case.label, seed=SEED,
+        switches=switches_of(case), on_snapshot=look,
     )  # fmt: skip
     timing = {
         "wall_s": time.perf_counter() - wall_s,
@@ -72,6 +74,7 @@ def run(cell: Cell) -> dict[str, Any]:
         "jobs": len(workload.jobs),
         "log": {name: workload.facts.get(name) for name in LOG if setting.jobs is None},
         **figures(outcome),
+        "by_width": waits_by_width(outcome, workload.jobs, scenario.nodes),
         "timing": timing,
     }
 

@@ -35,7 +35,8 @@ def page(results: Row, timed: Sequence[Row], instances: Sequence[Row], times: Ro
             for name, words in (("wait_s", "wait (s)"), ("slowdown", "slowdown"))
         )
         parts.append(
-            f'<div class="charts">{sections}</div><section>{_means(of)}{_used(of)}</section>'
+            f'<div class="charts">{sections}</div>'
+            f"<section>{_means(of)}{_widths(of)}{_used(of)}</section>"
         )
     parts += [_instances(results["instances"], times), _claims(results)]
     if known := modelled(instances):
@@ -89,6 +90,18 @@ def _mean(of: Row) -> str:
         of["decisions"], of["killed"], of["never_placed"],
     )  # fmt: skip
     return row(escape(of["label"]), *(number(cell) for cell in cells))
+
+
+def _widths(of: Sequence[Row]) -> str:
+    """Waits by width: the share of the cluster that a job takes."""
+    head = ("Dispatcher", "Share of the cluster", "Jobs", "Wait (s)", "longest", "by area")
+    rows = ""
+    for one in of:
+        for width, waits in one["by_width"].items():
+            values = (waits["jobs"], waits["mean_s"], waits["longest_s"], waits["by_area_s"])
+            cells = [number(value) for value in values]
+            rows += row(escape(one["label"]), escape(width), *cells)
+    return table(head, rows)
 
 
 def _used(of: Sequence[Row]) -> str:

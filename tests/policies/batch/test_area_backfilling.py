@@ -142,6 +142,12 @@ def test_the_size_is_run_time_times_a_power_of_the_share() -> None:
     assert areas.size_s(1) == inf
 
 
+def test_the_size_is_unknown_of_an_endless_job_that_takes_nothing() -> None:
+    jobs = [a_batch_job("nothing", cores=0.0, walltime_s=inf)]
+    areas = Areas(BatchPlan(a_snapshot(NODES, jobs), range(len(jobs)), ()))
+    assert areas.size_s(0) == inf
+
+
 def test_jobs_of_unknown_run_time_come_last_in_order_of_arrival() -> None:
     jobs = [
         a_batch_job("endless", cores=4.0, walltime_s=inf, arrival_s=0.0),
