@@ -291,3 +291,16 @@ def test_a_lost_node_returns_in_the_state_it_had(state: State) -> None:
     assert Node.objects.get().state == State.LOST
     heartbeat(node.pk, a_heartbeat(seq=2), _at(110))
     assert Node.objects.get().state == state
+
+
+def test_a_drain_leaves_other_profile_runs_of_the_job_alone() -> None:
+    first = a_node_with_agent(now=_at(0))
+    second = a_node_with_agent(first.cluster, token="another's", now=_at(0))
+    job = a_job(first.cluster, state="profiling")
+    here = a_running_assignment(first, job, now=_at(0), purpose="profiling", copy=1)
+    there = a_running_assignment(second, job, now=_at(0), purpose="profiling", copy=2)
+    node_drain(first, _at(0))
+    reconcile_clusters(_at(1))
+    here.refresh_from_db()
+    there.refresh_from_db()
+    assert (here.desired, there.desired) == ("preempt", "run")
