@@ -29,7 +29,10 @@ class SeriesForm(forms.Form):
         Cluster.objects.order_by("name"), widget=UnfoldAdminSelectWidget
     )
     name = forms.CharField(
-        max_length=100, required=False, widget=UnfoldAdminTextInputWidget, help_text="Your name"
+        max_length=100,
+        required=False,
+        widget=UnfoldAdminTextInputWidget,
+        help_text="What you call it, such as day ahead",
     )
     file = forms.FileField(
         label="CSV file",
