@@ -1,5 +1,7 @@
 """Waits of a simulation by the share of the cluster that jobs take."""
 
+from typing import Any
+
 import pytest
 
 from controlplane.simulation.cluster.scenario import Scenario
@@ -28,7 +30,12 @@ def test_the_share_is_of_the_scarcest_resource() -> None:
 
 
 def test_waits_of_wide_jobs_stand_apart_from_those_of_narrow_ones() -> None:
-    lasting = {"remaining_steps": 100.0, "total_steps": 100.0, "walltime_s": 100.0, "kind": "batch"}
+    lasting: dict[str, Any] = {
+        "remaining_steps": 100.0,
+        "total_steps": 100.0,
+        "walltime_s": 100.0,
+        "kind": "batch",
+    }
     listed = [
         a_batch_job("wide", 8, cores=1.0, arrival_s=0.0, **lasting),
         a_batch_job("next", 8, cores=1.0, arrival_s=10.0, **lasting),
