@@ -69,8 +69,8 @@ ONE = (
     case("variables of a node", DUMP, "--ntasks-per-node=3", "--mem", "600M", "-Cfast"),
     case("variables without options", DUMP, "-Cfast", differs="memory that is not asked for",
          where=("files",)),
-    case("variables of an exclusive job", "#SBATCH --exclusive\nexport -n SLURM_GPUS_ON_NODE SLURM_JOB_GPUS\n" + DUMP,
-         M, "-Cfast"),
+    case("variables of an exclusive job", "#SBATCH --exclusive\n"
+         "export -n SLURM_GPUS_ON_NODE SLURM_JOB_GPUS\n" + DUMP, M, "-Cfast"),
     case("outputs", "echo out; echo err >&2\n", "-J", "name", "-o", "o-%x-%u-%j-%A-%a-%%-%n.txt",
          "-e", "e-%22j.txt"),
     case("one file for both", "echo out; echo err >&2\n", "-o", "all.txt", "-e", "all.txt"),
