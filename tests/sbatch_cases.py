@@ -64,12 +64,13 @@ ONE = (
     case("arguments", 'printf "%s|" "$@"\n', arguments=("two words", "--flag", "-n", "7", "")),
     case("python", '#!/usr/bin/env python3\n#SBATCH -J snake\nprint("it works")\n'),
     case("no interpreter", "#!/no/such/program\n", differs="a script that cannot start",
-         where=("states",)),
+         where=("files", "states")),
     case("variables", DUMP, "-n", "2", "-c2", M, "-Cfast"),
     case("variables of a node", DUMP, "--ntasks-per-node=3", "--mem", "600M", "-Cfast"),
     case("variables without options", DUMP, "-Cfast", differs="memory that is not asked for",
          where=("files",)),
-    case("variables of an exclusive job", "#SBATCH --exclusive\n" + DUMP, M, "-Cfast"),
+    case("variables of an exclusive job", "#SBATCH --exclusive\n"
+         "export -n SLURM_GPUS_ON_NODE SLURM_JOB_GPUS\n" + DUMP, M, "-Cfast"),
     case("outputs", "echo out; echo err >&2\n", "-J", "name", "-o", "o-%x-%u-%j-%A-%a-%%-%n.txt",
          "-e", "e-%22j.txt"),
     case("one file for both", "echo out; echo err >&2\n", "-o", "all.txt", "-e", "all.txt"),
@@ -264,8 +265,9 @@ STEPS = (
 CASES = (*ENDS, *STEPS, *ONE, *EXPORTS, *REFUSED, *CHAINS, *ARRAYS, *NODES)
 
 SLURMS_OWN = frozenset({
-    "SLURM_CONF", "SLURM_JOB_END_TIME", "SLURM_JOB_START_TIME", "SLURM_LAUNCH_NODE_IPADDR",
+    "SLURM_CONF", "SLURM_DISTRIBUTION", "SLURM_JOB_END_TIME", "SLURM_JOB_START_TIME",
+    "SLURM_LAUNCH_NODE_IPADDR",
     "SLURM_PRIO_PROCESS", "SLURM_SRUN_COMM_HOST", "SLURM_SRUN_COMM_PORT",
-    "SLURM_STEP_LAUNCHER_PORT", "SLURM_TASK_PID", "SLURM_WORKING_CLUSTER",
+    "SLURM_STEP_LAUNCHER_PORT", "SLURM_TASK_PID", "SLURM_TOPOLOGY_ADDR", "SLURM_WORKING_CLUSTER",
 })  # fmt: skip
 """Variables that Loadmaster does not set, or that differ by the machine and the time."""
