@@ -73,8 +73,18 @@ def half(read: Callable[[], tuple[Scenario, Workload]], number: int) -> tuple[Sc
     scenario, workload = read()
     middle = len(workload.jobs) // 2
     bounds = ((0, middle), (middle, len(workload.jobs)))[number]
-    jobs, _ = by_arrival(rows(workload.jobs, np.arange(*bounds)))
-    return scenario, replace(workload, jobs=jobs)
+    return scenario, _part(workload, *bounds)
+
+
+def kth_overload() -> tuple[Scenario, Workload]:
+    """Return KTH's jobs 2400 to 4000: long queues of narrow jobs beside wide ones."""
+    scenario, workload = kth()
+    return scenario, _part(workload, 2400, 4000)
+
+
+def _part(workload: Workload, first: int, last: int) -> Workload:
+    jobs, _ = by_arrival(rows(workload.jobs, np.arange(first, last)))
+    return replace(workload, jobs=jobs)
 
 
 def kit_like() -> tuple[Scenario, Workload]:
@@ -101,6 +111,7 @@ TRACES: Mapping[str, Trace] = {
     "Seth": Trace(seth, {}, {}),
     "Seth, first half": Trace(partial(half, seth, 0), {}, {}),
     "Seth, second half": Trace(partial(half, seth, 1), {}, {}),
+    "KTH, jobs 2400 to 4000": Trace(kth_overload, {}, {}),
     "KTH": Trace(kth, {}, {}),
     "KTH, first half": Trace(partial(half, kth, 0), {}, {}),
     "KTH, second half": Trace(partial(half, kth, 1), {}, {}),
