@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -201,7 +201,7 @@ def decision_of(snapshot: Snapshot, policy: Policy, name: str = "") -> Decision:
     # 3. Ask the policy. A policy for training jobs alone gets a queue for the batch jobs beside it,
     #    which fills what bad gangs would have taken.
     left_out: list[LeftOut] = []
-    if places_batch(policy) or registry.places_batch(name):
+    if _places_batch_jobs(policy, name):
         plan = policy(remaining)
     else:
         beside_queue = _ValidPart(policy, remaining, profile_runs, left_out)
@@ -216,6 +216,17 @@ def decision_of(snapshot: Snapshot, policy: Policy, name: str = "") -> Decision:
     if left_out:
         plan = replace(plan, message=_message(plan.message, left_out))
     return Decision(without_assumed_times(plan, snapshot), left_out=tuple(left_out))
+
+
+def _places_batch_jobs(policy: Policy, name: str) -> bool:
+    """Return True if a policy decides about batch jobs itself.
+
+    A policy is a dataclass and says so. A function asks the policy of that name in a child process,
+    so the registry says it.
+    """
+    if is_dataclass(policy) or not name:
+        return places_batch(policy)
+    return places_batch(policy) or registry.places_batch(name)
 
 
 @dataclass(frozen=True, slots=True)
