@@ -4,6 +4,7 @@ import argparse
 import faulthandler
 import gc
 import multiprocessing
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -53,7 +54,7 @@ KEEP_ALIVE_S = 75
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Serve until SIGTERM; pending requests are answered within `--grace` seconds."""
-    faulthandler.enable()  # a crash inside a library leaves the threads' stacks in the log
+    faulthandler.enable(sys.__stderr__)  # a crash in a library leaves stacks in the log
     given = _parser().parse_args(argv)
     lose_what_finds_no_room()
     nice_process.start()
@@ -77,7 +78,7 @@ def application() -> Callable[..., Any]:
     """Application of a web process; it ends with its parent, which owns the address."""
     if (parent := multiprocessing.parent_process()) is not None and parent.pid is not None:
         die_with(parent.pid)
-        faulthandler.enable()
+        faulthandler.enable(sys.__stderr__)
         lose_what_finds_no_room()
     keep_little_memory()
     from django.urls import get_resolver

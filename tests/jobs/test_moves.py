@@ -48,6 +48,7 @@ def rows(jobs: list[Job]) -> list[dict[str, Any]]:
         "id",
         "name",
         "submitted_at",
+        "number",
         "cluster_id",
         "team_id",
         "user_id",

@@ -55,9 +55,7 @@ def test_a_kind_shows_its_numbers_with_their_sources_and_the_error_of_estimates(
     assert found["V100", 2]["estimated_steps_per_s"] == pytest.approx(estimated)
     assert found["V100", 2]["error"] == pytest.approx(estimated / 3.0 - 1)
     assert found["T4", 1]["error"] is None
-    assert shown["error"] == pytest.approx(
-        (found["V100", 1]["error"] + found["V100", 2]["error"]) / 2
-    )
+    assert shown["error"] is None, "two numbers are too few for a mean"
     assert (shown["jobs"], shown["active_jobs"]) == (1, 1)
 
 
@@ -66,7 +64,8 @@ def test_the_table_tells_the_error_over_all_kinds(cluster: Cluster) -> None:
     a_job(cluster, kind=kind)
     table = the_table(a_user(operator=True))
     assert table.errors == 2
-    assert table.error == table.kinds[0].error
+    assert table.error is not None
+    assert table.kinds[0].error is None, "two numbers are too few for a mean"
 
 
 def test_why_another_teams_run_failed_is_not_shown(client: Client, cluster: Cluster) -> None:

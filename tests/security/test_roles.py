@@ -68,7 +68,7 @@ class Place:
     def sent(self, change: "Change", url: str) -> int:
         """Status of the answer to this change."""
         if change.route.startswith("api/"):
-            body = change.body
+            body = "" if change.body is None else change.body
             headers = {"Authorization": self.token}
             sending: Callable[..., Any] = getattr(SiteClient(), change.method)
             answer = sending(url, body, content_type="application/json", headers=headers)

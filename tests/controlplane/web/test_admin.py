@@ -46,6 +46,8 @@ INLINE = {
     "ProgressPoint",
     "SimulationFile",
     "TariffBand",
+    "TariffStep",
+    "UnfinishedArray",
     "UsagePoint",
 }
 REGISTERED = [m for m in OURS if m in admin.site._registry]

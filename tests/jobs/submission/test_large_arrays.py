@@ -29,7 +29,7 @@ pytestmark = pytest.mark.django_db
 
 SIZE = 2 * ROWS_A_TURN + 5
 ALL = f"0-{SIZE - 1}"
-OWN = {"id", "array_index", "submitted_at", "waiting_code", "waiting_detail"}
+OWN = {"number", "id", "array_index", "submitted_at", "waiting_code", "waiting_detail"}
 """Columns in which the elements of an array may differ."""
 
 
