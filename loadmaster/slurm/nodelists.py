@@ -66,7 +66,7 @@ def compress(names: Iterable[str]) -> str:
     texts = []
     # Neighbours with one prefix share brackets, unless one of them has no number.
     for (prefix, _), group in groupby(_runs(names), key=lambda run: (run[0], run[1] != "")):
-        spans = []
+        spans: list[str] = []
         is_one_name = True
         for _, first, last in group:
             is_one_name = first == last and not spans
