@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from loadmaster.slurm import scancel
+from loadmaster.slurm.server import Server
 
 
 class PlayedServer:
@@ -31,7 +32,7 @@ class Site:
         self.signals: list[int] = []
         self._monkeypatch = monkeypatch
         monkeypatch.setenv("SLURM_JOB_ID", "7")
-        monkeypatch.setattr(scancel.Server, "of_script", lambda: self.server)
+        monkeypatch.setattr(Server, "of_script", lambda: self.server)
         monkeypatch.setattr(
             scancel, "_signal_own", lambda number, options: self.signals.append(number)
         )
