@@ -1,4 +1,4 @@
-"""Actions on arrays: elements that hold nothing in bulk, the others as single jobs."""
+"""Actions on arrays: idle elements change in bulk, those with anything live as single jobs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,9 +26,11 @@ S = JobState
 
 @dataclass(frozen=True, slots=True)
 class ArrayAction:
-    """`move` of idle elements in states `bulk` to `values`; `alone` acts on those in `others`.
+    """Action on an array.
 
-    `queues`: the elements enter the queue.
+    Idle elements in the states `bulk` make the `move` together, and get the fields `values`.
+    Elements in the states `others` are acted on one by one by `alone`. `queues`: the elements enter
+    the queue.
     """
 
     move: JobMove
@@ -58,14 +60,14 @@ ACTIONS: Mapping[str, ArrayAction] = {
 def array_act(verb: str, array: JobArray, user: User) -> int:
     """Act on all elements that allow it; return their number. Safe to repeat.
 
-    Idle elements change in turns, between which others write: each turn is whole with its events.
-    An action that was killed goes on when it is repeated. `array` is one that the user may see; its
-    elements are of one user and one team. Raises RoleRefused, and JobConflict if races are lost too
-    often or a limit of the team is reached.
+    Idle elements change in turns, between which other requests may write. Each turn is one
+    transaction with its events. An action that was killed goes on when it is repeated. The user may
+    see `array`, whose elements are of one user and one team. Raises RoleRefused, and JobConflict if
+    races are lost too often or a limit of the team is reached.
     """
     action = ACTIONS[verb]
     check_change(user, array.jobs.select_related("team")[0])
-    # Elements that its submission has not written yet are acted on, too.
+    # First write the elements that its submission has not written yet.
     finish_array(array.pk)
     count = _in_bulk(verb, array, user)
     others = array.jobs.filter(state__in=action.others).order_by("array_index")
@@ -118,9 +120,10 @@ def _in_one_turn(
 
 
 def _moved(action: ArrayAction, some: QuerySet[Job], user: User, left: int) -> list[Job]:
-    """Move the idle ones of these elements, and ask for a round; return them and those that rested.
+    """Move the idle ones of these elements and end the rests of others; ask for a round.
 
-    `left`: how many elements are still to be moved, which all must find room in the queue.
+    Returns all of them. `left`: number of elements that are still to be moved and must all find
+    room in the queue.
     """
     actor = user.get_username()
     idle = _idle(action, some).select_related("cluster", "team")
@@ -137,6 +140,6 @@ def _moved(action: ArrayAction, some: QuerySet[Job], user: User, left: int) -> l
 
 
 def _idle(action: ArrayAction, elements: QuerySet[Job]) -> QuerySet[Job]:
-    """Those of the elements that the action moves in bulk: without anything live."""
+    """Return the elements that the action moves in bulk: those without a live assignment."""
     live = Assignment.objects.filter(job=OuterRef("pk"), state__in=LIVE)
     return elements.filter(~Exists(live), state__in=action.bulk)

@@ -1,7 +1,7 @@
-"""REST for scripts that run: squeue, scancel, scontrol and sbatch beside them ask here.
+"""REST for the programs of running scripts: squeue, scancel, scontrol and sbatch.
 
-The credential is a launch's token (`jobs.launch_tokens`). It reaches its user's own jobs of the
-launch's team, and nothing else: neither secrets nor logs nor what an operator may do.
+The credential is a launch's token (`jobs.launch_tokens`). It gives access to its user's own jobs of
+the launch's team, and to nothing else: no secrets, no logs, no actions of operators.
 """
 
 from collections.abc import Callable
@@ -90,8 +90,7 @@ class ScriptJobsView(_ScriptView):
             jobs = jobs.filter(_of_references(jobs, numbers.split(",")[:MOST_NUMBERS]))
         else:
             jobs = jobs.filter(state__in=sorted(map(str, ACTIVE)))
-        found = list(jobs.order_by("number")[:MOST_ROWS])
-        return Response({"jobs": _rows(found)})
+        return Response({"jobs": _rows(list(jobs.order_by("number")[:MOST_ROWS]))})
 
     @extend_schema(exclude=True, request=OpenApiTypes.OBJECT)
     def post(self, request: Request) -> Response:
@@ -102,14 +101,16 @@ class ScriptJobsView(_ScriptView):
         where = {"team": self.job.team.name, "cluster": self.job.cluster.name}
         try:
             key = request.headers.get("Idempotency-Key")
-            done = services.job_submit(self.user, {**where, "sbatch": data["sbatch"]}, key)
+            fields = {**where, "sbatch": data["sbatch"]}
+            submission = services.job_submit(self.user, fields, key)
         except JobInvalid as error:
             raise ValidationError(cast("dict[str, Any]", error.fields)) from None
         except JobConflict as error:
             raise ConflictError(str(error)) from None
-        array = done.job.array
-        number = done.job.number if array is None else array.number
-        return Response({"number": number, "warnings": list(done.warnings)}, status=201)
+        array = submission.job.array
+        number = submission.job.number if array is None else array.number
+        answer = {"number": number, "warnings": list(submission.warnings)}
+        return Response(answer, status=201)
 
 
 class ScriptActionView(_ScriptView):
@@ -120,14 +121,14 @@ class ScriptActionView(_ScriptView):
         """Cancel, hold, release or requeue a job (12), an array, or an element (12_3)."""
         if verb not in ACTIONS:
             raise NotFound(f"there is no action {verb}; there are {', '.join(ACTIONS)}")
-        found = _named(self.own_jobs(), reference)
-        if found is None:
+        job_or_array = _named(self.own_jobs(), reference)
+        if job_or_array is None:
             raise NotFound(f"there is no job {reference}")
         try:
-            if isinstance(found, JobArray):
-                changed = array_act(verb, found, self.user)
+            if isinstance(job_or_array, JobArray):
+                changed = array_act(verb, job_or_array, self.user)
             else:
-                ACTIONS[verb](found, self.user)
+                ACTIONS[verb](job_or_array, self.user)
                 changed = 1
         except JobConflict as error:
             raise ConflictError(str(error)) from None
@@ -150,19 +151,19 @@ ACTIONS: dict[str, Callable[[Job, User], Job]] = {
 
 
 def _of_references(jobs: QuerySet[Job], references: list[str]) -> Q:
-    """Condition of the jobs that are meant, all elements of an array."""
+    """Return the condition for jobs with these references: for an array all its elements."""
     condition = Q(pk__in=())
     for reference in references:
-        found = _named(jobs, reference)
-        if isinstance(found, JobArray):
-            condition |= Q(array=found.pk)
-        elif found is not None:
-            condition |= Q(pk=found.pk)
+        job_or_array = _named(jobs, reference)
+        if isinstance(job_or_array, JobArray):
+            condition |= Q(array=job_or_array.pk)
+        elif job_or_array is not None:
+            condition |= Q(pk=job_or_array.pk)
     return condition
 
 
 def _named(jobs: QuerySet[Job], reference: str) -> Job | JobArray | None:
-    """Job or array with a number (12), or element (12_3); None if it is none of these jobs."""
+    """Return the job or array of a number (12), or an element (12_3); None if unknown."""
     base, index = element_of(reference)
     number = read_number(base)
     if number is None:
@@ -177,23 +178,23 @@ def _named(jobs: QuerySet[Job], reference: str) -> Job | JobArray | None:
 
 
 def _rows(jobs: list[Job]) -> list[dict[str, Any]]:
-    """Jobs as `loadmaster.slurm.listing.Row` reads them."""
-    places: dict[Any, list[str]] = {}
-    for seat in live_assignments().filter(job__in=[job.pk for job in jobs]):
-        places.setdefault(seat.job_id, []).append(seat.node.name)
+    """Return jobs in the form that `loadmaster.slurm.listing.Row` describes."""
+    nodes: dict[Any, list[str]] = {}
+    for assignment in live_assignments().filter(job__in=[job.pk for job in jobs]):
+        nodes.setdefault(assignment.job_id, []).append(assignment.node.name)
     codes = _exit_codes(jobs)
-    return [_row(job, places.get(job.pk, []), codes.get(job.pk)) for job in jobs]
+    return [_row(job, nodes.get(job.pk, []), codes.get(job.pk)) for job in jobs]
 
 
 def _exit_codes(jobs: list[Job]) -> dict[Any, int]:
-    """Exit code of the last launch of each job that is over."""
+    """Return the exit code of the last launch of each job that is over."""
     ended = [job.pk for job in jobs if job.is_over]
     rows = Assignment.objects.filter(job__in=ended, rank=0, exit_code__isnull=False)
-    found: dict[Any, int] = {}
+    codes: dict[Any, int] = {}
     for job, code in rows.order_by("created_at").values_list("job", "exit_code"):
         if code is not None:
-            found[job] = code
-    return found
+            codes[job] = code  # that of a later launch replaces an earlier one's
+    return codes
 
 
 def _row(job: Job, nodes: list[str], exit_code: int | None) -> dict[str, Any]:

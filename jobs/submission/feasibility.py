@@ -21,7 +21,10 @@ from policies.contract.plan import available, demanded
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Needs of a job: GPUs in all; cores, memory and resources of each of its equal units."""
+    """Needs of a job: GPUs of all its equal units; cores, memory and resources of each unit.
+
+    `units_per_node`: the most units on a node, 0: any number. `nodes`: 0: any number.
+    """
 
     gpus_min: int
     gpus_max: int
@@ -37,15 +40,15 @@ class Demand:
 
     @property
     def of_unit(self) -> str:
-        """Words after an amount that one of several units needs."""
+        """Words after an amount, if it is that of one of several units."""
         return " for a unit" if self.units > 1 else ""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeCapacity:
-    """Capacity of an empty node, of `count` equal ones; `features`: its agent's.
+    """Capacity of one of `count` equal empty nodes.
 
-    `broken_gpus` of its GPUs are unhealthy.
+    `features`: the runtimes and others that its agent has. `broken_gpus`: unhealthy ones of `gpus`.
     """
 
     gpu_type: str
@@ -61,7 +64,7 @@ class NodeCapacity:
 
 @dataclass(frozen=True, slots=True)
 class GpuFault:
-    """Unhealthy GPU of a node, or, without a type, a node whose GPUs cannot be reached."""
+    """Unhealthy GPU of a node; without a type a node whose GPUs cannot be reached."""
 
     node: str
     gpu_type: str
@@ -90,7 +93,7 @@ _REMEDIES = {
 
 
 FAULTS_NAMED = 3
-"""Faults of GPUs that a message names at most."""
+"""Faults of GPUs that a message names."""
 
 
 def check_feasible(
@@ -105,6 +108,8 @@ def check_feasible(
     """
     if not nodes:
         return [f"cluster: {cluster} has no node that runs jobs yet; the job waits until one joins"]
+
+    # 1. Runtime and GPU type. A node that has not told its features may have any runtime.
     running = [n for n in nodes if not n.features or demand.runtime in n.features]
     if not running:
         missing = f"no node of {cluster} offers the runtime {demand.runtime}"
@@ -115,8 +120,11 @@ def check_feasible(
         here = ", ".join(sorted({n.gpu_type or "no GPUs" for n in running}))
         words = _words_of([fault for fault in faults() if not fault.gpu_type])
         raise Infeasible("allowed_types", f"{missing}; its nodes have {here}{words}")
+
+    # 2. Cores and memory, each by itself and then together.
     for field, unit in (("cores", "cores"), ("memory_gb", "GB")):
-        wanted, most = getattr(demand, field), max(getattr(n, field) for n in typed)
+        wanted = getattr(demand, field)
+        most = max(getattr(n, field) for n in typed)
         if not _fits(wanted, most):
             missing = f"no node of {cluster} that may run it has {wanted:g} {unit}{demand.of_unit}"
             raise Infeasible(field, f"{missing}; the largest has {most:g}")
@@ -126,6 +134,8 @@ def check_feasible(
     if not fitting:
         both = f"{demand.cores:g} cores and {demand.memory_gb:g} GB at once"
         raise Infeasible("memory_gb", f"no node of {cluster} has {both}; ask for less")
+
+    # 3. GPUs of a unit, and all units together.
     _check_gpus(cluster, demand, fitting, faults)
     _check_units(cluster, demand, fitting)
     return [*_warnings(demand, fitting), *_fault_warnings(demand, fitting, faults)]
@@ -134,7 +144,7 @@ def check_feasible(
 def _fault_warnings(
     demand: Demand, nodes: Sequence[NodeCapacity], faults: Callable[[], Sequence[GpuFault]]
 ) -> list[str]:
-    """Warn of a job that waits for unhealthy GPUs, as the healthy ones are too few for it."""
+    """Return a warning if the healthy GPUs are too few, so that the job waits for others."""
     if not demand.gpus_min or not any(node.broken_gpus for node in nodes):
         return []
     healthy = [replace(node, gpus=node.gpus - node.broken_gpus) for node in nodes]
@@ -146,10 +156,11 @@ def _fault_warnings(
 
 
 def _words_of(faults: Sequence[GpuFault]) -> str:
-    """Words that name some faults after a message; empty without any."""
+    """Return words that name some faults after a message; "" without any."""
     words = "".join(f"; {fault}" for fault in faults[:FAULTS_NAMED])
-    more = len(faults) - FAULTS_NAMED
-    return f"{words}; and {more} more" if more > 0 else words
+    if len(faults) > FAULTS_NAMED:
+        words += f"; and {len(faults) - FAULTS_NAMED} more"
+    return words
 
 
 def _check_gpus(
@@ -158,53 +169,69 @@ def _check_gpus(
     nodes: Sequence[NodeCapacity],
     faults: Callable[[], Sequence[GpuFault]],
 ) -> None:
-    wanted, of = demand.gpus_min // demand.units, _gpus_of_largest(nodes)
-    if wanted > max(n.gpus for n in nodes):
-        missing = (
-            f"no node of {cluster} can serve {wanted} GPU{'s' * (wanted != 1)}{demand.of_unit}"
-        )
-        words = _words_of([fault for fault in faults() if not fault.gpu_type])
-        text = f"{missing}; the largest that could serve the job has {of}{words}"
-        raise Infeasible("gpus", text)
+    """Raise Infeasible unless the largest of these nodes has the GPUs of a unit."""
+    wanted = demand.gpus_min // demand.units
+    if wanted <= max(n.gpus for n in nodes):
+        return
+    noun = "GPU" if wanted == 1 else "GPUs"
+    missing = f"no node of {cluster} can serve {wanted} {noun}{demand.of_unit}"
+    largest = f"the largest that could serve the job has {_gpus_of_largest(nodes)}"
+    words = _words_of([fault for fault in faults() if not fault.gpu_type])
+    raise Infeasible("gpus", f"{missing}; {largest}{words}")
 
 
 def _gpus_of_largest(nodes: Sequence[NodeCapacity]) -> str:
+    """Return words for the GPUs of the node that has most."""
     largest = max(nodes, key=lambda n: n.gpus)
     return f"{largest.gpus} of type {largest.gpu_type}" if largest.gpus else "none"
 
 
 def _check_units(cluster: str, demand: Demand, nodes: Sequence[NodeCapacity]) -> None:
     """Raise Infeasible unless these nodes, when empty, hold all units together."""
-    able, together = _held(nodes, demand)
-    if demand.nodes > able:
-        missing = f"only {able} node{'s' * (able != 1)} of {cluster} could hold a unit"
+    able_nodes, most_units = _nodes_and_units(nodes, demand)
+    if demand.nodes > able_nodes:
+        noun = "node" if able_nodes == 1 else "nodes"
+        missing = f"only {able_nodes} {noun} of {cluster} could hold a unit"
         raise Infeasible("nodes", f"{missing}, not {demand.nodes}; ask for fewer")
-    if demand.units > together:
+    if demand.units > most_units:
         which = f"{demand.nodes} nodes" if demand.nodes else "all nodes"
-        missing = f"{which} of {cluster} hold at most {together} such units together"
+        missing = f"{which} of {cluster} hold at most {most_units} such units together"
         raise Infeasible("units", f"{missing}, not {demand.units}; ask for fewer or smaller ones")
 
 
 def hold_all(nodes: Sequence[NodeCapacity], demand: Demand) -> bool:
     """Return True if these nodes, when empty, hold all units of the job together."""
-    able, together = _held(nodes, demand)
-    return demand.nodes <= able and demand.units <= together
+    able_nodes, most_units = _nodes_and_units(nodes, demand)
+    return demand.nodes <= able_nodes and demand.units <= most_units
 
 
-def _held(nodes: Sequence[NodeCapacity], demand: Demand) -> tuple[int, int]:
-    """Return (nodes that hold a unit, units that as many of them as are asked for hold)."""
-    held = [units for n in nodes for units in [_units_on(n, demand)] * n.count]
-    held.sort(reverse=True)
-    return sum(units > 0 for units in held), sum(held[: demand.nodes or None])
+def _nodes_and_units(nodes: Sequence[NodeCapacity], demand: Demand) -> tuple[int, int]:
+    """Return the number of nodes that hold a unit, and of units that the largest nodes hold.
+
+    As many of the largest nodes count as the job asks for, else all.
+    """
+    units_by_node = list[int]()
+    for node in nodes:
+        units_by_node += [_units_on(node, demand)] * node.count
+    units_by_node.sort(reverse=True)
+    able_nodes = sum(units > 0 for units in units_by_node)
+    if demand.nodes:
+        units_by_node = units_by_node[: demand.nodes]
+    return able_nodes, sum(units_by_node)
 
 
 def _units_on(node: NodeCapacity, demand: Demand) -> int:
-    """Units that fit on the empty node; resources may still be offered later."""
+    """Return how many units fit on the empty node.
+
+    Other resources are left out: the node may still offer them later.
+    """
     gpus = demand.gpus_min // demand.units
     needs = [(node.cores, demand.cores), (node.memory_gb, demand.memory_gb), (node.gpus, gpus)]
-    exact = [(available(has), demanded(wanted)) for has, wanted in needs]
-    fitting = [has // wanted for has, wanted in exact if wanted]
-    return min([demand.units_per_node or demand.units, *fitting])
+    units = demand.units_per_node or demand.units
+    for capacity, need in needs:
+        if demanded(need):
+            units = min(units, available(capacity) // demanded(need))
+    return units
 
 
 def _fits(wanted: float, has: float) -> bool:
@@ -212,7 +239,9 @@ def _fits(wanted: float, has: float) -> bool:
 
 
 def _warnings(demand: Demand, nodes: Sequence[NodeCapacity]) -> list[str]:
-    warnings, most_gpus = [], max(n.gpus for n in nodes)
+    """Return warnings of GPUs that cannot be used, and of resources and labels still missing."""
+    warnings = []
+    most_gpus = max(n.gpus for n in nodes)
     if demand.gpus_max // demand.units > most_gpus:
         used = f"at most {most_gpus} of {demand.gpus_max} can be used"
         warnings.append(f"gpus: {used}; the largest node has {_gpus_of_largest(nodes)}")
@@ -220,8 +249,9 @@ def _warnings(demand: Demand, nodes: Sequence[NodeCapacity]) -> list[str]:
         most = max(dict(n.resources).get(name, 0.0) for n in nodes)
         if not _fits(wanted, most):
             missing = f"no node that fits has {wanted:g} {name}{demand.of_unit} yet"
-            missing += f", the most is {most:g}"
-            warnings.append(f"resources: {missing}; the job waits until one does")
+            warnings.append(
+                f"resources: {missing}, the most is {most:g}; the job waits until one does"
+            )
     if demand.labels and not any(satisfied(demand.labels, n.labels) for n in nodes):
         labels = ", ".join(demand.labels).replace(ALTERNATIVE, " or ")
         missing = f"no node that fits has {labels} yet"
@@ -234,17 +264,19 @@ def gpu_faults(cluster: Cluster) -> list[GpuFault]:
     nodes = Node.objects.filter(cluster=cluster).exclude(role=Role.PROFILING).order_by("name")
     unreached = nodes.exclude(gpu_trouble="").values_list("name", "gpu_trouble")
     faults = [GpuFault(name, "", trouble) for name, trouble in unreached]
-    ill = Device.objects.filter(node__in=nodes, healthy=False).order_by("node__name", "uuid")
-    rows = ill.values_list("node__name", "node__gpu_type__name", "trouble")
+    unhealthy = Device.objects.filter(node__in=nodes, healthy=False)
+    rows = unhealthy.order_by("node__name", "uuid").values_list(
+        "node__name", "node__gpu_type__name", "trouble"
+    )
     faults += [GpuFault(name, type_ or "", trouble) for name, type_, trouble in rows]
     return faults
 
 
 SEEN_S = 5
-"""Seconds for which seen nodes may speak for a job: reading 1,000 takes a third of a submission."""
+"""Seconds for which capacities are cached: reading 1,000 nodes takes a third of a submission."""
 
 
-def _key(cluster: Cluster) -> str:
+def _cache_key(cluster: Cluster) -> str:
     return f"loadmaster.capacities.{cluster.pk}"
 
 
@@ -267,9 +299,10 @@ class Inventory:
     def warnings(self, cluster: Cluster, demand: Demand) -> list[str]:
         """Return warnings of missing capacity; raise Infeasible if no present node would do.
 
-        Nodes that this process saw within the last SEEN_S do where they raise no doubt.
+        Cached capacities suffice for a job that fits without a warning. All else is decided by
+        those in the database.
         """
-        seen = self._capacities.get(cluster.pk) or caches["process"].get(_key(cluster))
+        seen = self._capacities.get(cluster.pk) or caches["process"].get(_cache_key(cluster))
         if seen:
             with suppress(Infeasible):
                 if not check_feasible(cluster.name, demand, seen):
@@ -278,40 +311,16 @@ class Inventory:
         return check_feasible(cluster.name, demand, self.capacities(cluster), faults)
 
     def capacities(self, cluster: Cluster) -> list[NodeCapacity]:
-        """Capacities of the cluster's empty production nodes, equal nodes once."""
+        """Return the capacities of the cluster's empty production nodes, equal nodes once."""
         if cluster.pk not in self._capacities:
-            nodes = Node.objects.filter(cluster=cluster).exclude(role=Role.PROFILING)
-            # Counted for each node by itself: grouping by all its columns took twice as long.
-            devices = Device.objects.filter(node=OuterRef("pk")).order_by().values("node")
-            gpus = Subquery(devices.annotate(count=Count("pk")).values("count"))
-            ill = devices.filter(healthy=False).annotate(count=Count("pk")).values("count")
-            counted = nodes.annotate(gpus=Coalesce(gpus, 0), ill=Coalesce(Subquery(ill), 0))
-            counted = counted.order_by("gpu_type__name")
-            rows = counted.values_list(
-                "gpu_type__name", "gpus", F("cores") - F("reserved_cores"),
-                F("memory_gb") - F("reserved_memory_gb"), "labels", "features",
-                "resources", "ill",
-            ).annotate(Count("pk"))  # fmt: skip
-            self._capacities[cluster.pk] = [
-                NodeCapacity(
-                    type_ or "",
-                    gpus,
-                    cores,
-                    gb,
-                    frozenset(labels),
-                    frozenset(features),
-                    tuple(sorted(resources.items())),
-                    count,
-                    ill,
-                )
-                for type_, gpus, cores, gb, labels, features, resources, ill, count in rows
-            ]
-            caches["process"].set(_key(cluster), self._capacities[cluster.pk], SEEN_S)
+            self._capacities[cluster.pk] = _read_capacities(cluster)
+            caches["process"].set(_cache_key(cluster), self._capacities[cluster.pk], SEEN_S)
         return self._capacities[cluster.pk]
 
     def kinds(self, names: Mapping[KindKey, str]) -> Mapping[KindKey, Kind]:
-        """The teams' kinds, created if new; `names` are the users' own, or ""."""
-        if new := {key: name for key, name in names.items() if key not in self._kinds}:
+        """Return the kinds of these keys, created if new; `names` are the users' own, or ""."""
+        new = {key: name for key, name in names.items() if key not in self._kinds}
+        if new:
             self._kinds |= kinds_for(new)
         return self._kinds
 
@@ -319,3 +328,53 @@ class Inventory:
         if user.pk not in self._teams:
             self._teams[user.pk] = {t.name: t for t in teams_to_submit_to(user)}
         return self._teams[user.pk]
+
+
+def _read_capacities(cluster: Cluster) -> list[NodeCapacity]:
+    """Read the capacities of the cluster's empty production nodes, equal nodes once."""
+    # GPUs are counted for each node by itself: grouping by all its columns took twice as long.
+    devices = Device.objects.filter(node=OuterRef("pk")).order_by().values("node")
+    gpus = Subquery(devices.annotate(count=Count("pk")).values("count"))
+    unhealthy = devices.filter(healthy=False)
+    broken_gpus = Subquery(unhealthy.annotate(count=Count("pk")).values("count"))
+    nodes = Node.objects.filter(cluster=cluster).exclude(role=Role.PROFILING)
+    counted = nodes.annotate(gpus=Coalesce(gpus, 0), broken_gpus=Coalesce(broken_gpus, 0))
+    rows = (
+        counted.order_by("gpu_type__name")
+        .values_list(
+            "gpu_type__name",
+            "gpus",
+            F("cores") - F("reserved_cores"),
+            F("memory_gb") - F("reserved_memory_gb"),
+            "labels",
+            "features",
+            "resources",
+            "broken_gpus",
+        )
+        .annotate(Count("pk"))
+    )
+    capacities = []
+    for (
+        gpu_type,
+        gpus_of_node,
+        cores,
+        memory_gb,
+        labels,
+        features,
+        resources,
+        broken,
+        count,
+    ) in rows:
+        capacity = NodeCapacity(
+            gpu_type=gpu_type or "",
+            gpus=gpus_of_node,
+            cores=cores,
+            memory_gb=memory_gb,
+            labels=frozenset(labels),
+            features=frozenset(features),
+            resources=tuple(sorted(resources.items())),
+            count=count,
+            broken_gpus=broken,
+        )
+        capacities.append(capacity)
+    return capacities

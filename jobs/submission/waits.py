@@ -24,6 +24,7 @@ AFTERCORR = "aftercorr"
 """Condition of an array: each element waits until that of the same index has completed."""
 
 NAMED = 5
+"""Elements that a message names."""
 
 MOST_OF_ONE_NAME = 200
 """Unfinished jobs and arrays for which a singleton waits."""
@@ -45,123 +46,153 @@ def waits_of(
     indices: Sequence[int] | None,
     name: str,
 ) -> Waits:
-    """Dependencies by reference (id or number of a job or array, ID_3 for an element; singleton).
+    """Return the dependencies of a job, or of the elements of an array.
 
-    `indices` are those of the submitted array, None of a single job; `name` is the job's.
+    `conditions`, by reference: the id or number of a job or array, with an index (ID_3) for an
+    element; or `singleton`. `indices` are those of the submitted array, None for a single job;
+    `name` is the job's.
     """
-    found = Waits()
+    waits = Waits()
     conditions = dict(conditions)
     is_singleton = conditions.pop(SINGLETON, None) is not None
-    seen = visible_jobs(user).filter(cluster=cluster)
-    parts = {text: element_of(text) for text in conditions}
-    ids = _ids({base for base, _ in parts.values()}, seen)
-    parts = {text: (ids.get(base, base), index) for text, (base, index) in parts.items()}
-    bases = {UUID(base) for base, _ in parts.values() if not base.isdecimal()}
-    jobs = {str(job.pk): job for job in seen.filter(pk__in=bases)}
-    of_arrays = seen.filter(array__in=bases).order_by().values("array").distinct()
-    arrays = {str(a.pk): a for a in JobArray.objects.filter(pk__in=of_arrays)}
-    states = states_of(a.pk for a in arrays.values())
+
+    # 1. Turn numbers into ids; a number that nothing visible has stays as it is.
+    visible = visible_jobs(user).filter(cluster=cluster)
+    references = {text: element_of(text) for text in conditions}
+    ids = _ids({base for base, _ in references.values()}, visible)
+    references = {text: (ids.get(base, base), index) for text, (base, index) in references.items()}
+
+    # 2. Read the jobs, arrays and elements that are meant.
+    bases = {UUID(base) for base, _ in references.values() if not base.isdecimal()}
+    jobs = {str(job.pk): job for job in visible.filter(pk__in=bases)}
+    of_arrays = visible.filter(array__in=bases).order_by().values("array").distinct()
+    arrays = {str(array.pk): array for array in JobArray.objects.filter(pk__in=of_arrays)}
+    states = states_of(array.pk for array in arrays.values())
     unfinished = UnfinishedArray.objects.filter(array__in=list(arrays.values()))
     for pk in unfinished.values_list("pk", flat=True):
-        found.problems.append(f"array {pk} is still being submitted; try again in a minute")
-    elements = _elements((arrays[base], i) for base, i in parts.values() if base in arrays)
+        waits.problems.append(f"array {pk} is still being submitted; try again in a minute")
+    elements = _elements(
+        (arrays[base], index) for base, index in references.values() if base in arrays
+    )
+
+    # 3. Note the dependency of each condition, or the problem with it.
     for text, condition in conditions.items():
-        (base, index), array = parts[text], arrays.get(parts[text][0])
-        if array is not None and condition == AFTERCORR and index is None:
-            _correlate(found, array, indices)
-        elif array is not None and index is not None:
-            if (array.pk, index) not in elements:
-                has = f"its indices are {array.indices}"
-                found.problems.append(f"array {array.pk} has no element {index}; {has}")
-            _on_job(found, text, elements.get((array.pk, index)), condition)
+        base, index = references[text]
+        array = arrays.get(base)
+        if array is not None and index is not None:
+            element = elements.get((array.pk, index))
+            if element is None:
+                known = f"its indices are {array.indices}"
+                waits.problems.append(f"array {array.pk} has no element {index}; {known}")
+            else:
+                _on_job(waits, text, element, condition)
+        elif array is not None and condition == AFTERCORR:
+            _correlate(waits, array, indices)
         elif array is not None:
-            _on_array(found, array, condition, states.get(array.pk, {}))
+            _on_array(waits, array, condition, states.get(array.pk, {}))
         elif base in jobs and index is None:
-            _on_job(found, text, jobs[base], condition)
+            _on_job(waits, text, jobs[base], condition)
         else:
-            what = f"there is no job or array {base} that you can see in cluster {cluster}"
-            found.problems.append(what)
+            unknown = f"there is no job or array {base} that you can see in cluster {cluster}"
+            waits.problems.append(unknown)
     if is_singleton:
-        _on_jobs_of_one_name(found, user, cluster, name)
-    return found
+        _on_jobs_of_one_name(waits, user, cluster, name)
+    return waits
 
 
 def _on_jobs_of_one_name(
-    found: Waits, user: User | AnonymousUser, cluster: Cluster, name: str
+    waits: Waits, user: User | AnonymousUser, cluster: Cluster, name: str
 ) -> None:
     """Let the job wait for the ends of all the user's earlier jobs with its name.
 
     Every other condition on one of them implies its end.
     """
-    known = {dependency.on_id or dependency.on_array_id for dependency in found.of_all}
+    known = {dependency.on_id or dependency.on_array_id for dependency in waits.of_all}
     same_name = Job.objects.filter(
-        user_id=user.pk or 0, cluster=cluster, name=name, state__in=[str(state) for state in ACTIVE]
+        user_id=user.pk or 0,  # anonymous users have no jobs
+        cluster=cluster,
+        name=name,
+        state__in=[str(state) for state in ACTIVE],
     ).order_by("submitted_at")
     singles = list(same_name.filter(array=None)[: MOST_OF_ONE_NAME + 1])
     of_arrays = same_name.exclude(array=None).order_by().values("array").distinct()
     arrays = list(JobArray.objects.filter(pk__in=of_arrays)[: MOST_OF_ONE_NAME + 1])
     if len(singles) + len(arrays) > MOST_OF_ONE_NAME:
         limit = f"waits for at most {MOST_OF_ONE_NAME} jobs, and more are called {name}"
-        found.problems.append(f"{SINGLETON}: {limit}; wait for some to end")
+        waits.problems.append(f"{SINGLETON}: {limit}; wait for some to end")
         return
-    for job in [job for job in singles if job.pk not in known]:
-        found.of_all.append(Dependency(on=job, condition=Condition.AFTERANY))
-    for array in [array for array in arrays if array.pk not in known]:
-        found.of_all.append(Dependency(on_array=array, condition=Condition.AFTERANY))
+    for job in singles:
+        if job.pk not in known:
+            waits.of_all.append(Dependency(on=job, condition=Condition.AFTERANY))
+    for array in arrays:
+        if array.pk not in known:
+            waits.of_all.append(Dependency(on_array=array, condition=Condition.AFTERANY))
 
 
-def _ids(bases: Iterable[str], seen: QuerySet[Job]) -> dict[str, str]:
-    """Ids of the jobs and arrays that have one of these texts as their number."""
-    numbers = {text: read_number(text) for text in bases}
-    known = {number for number in numbers.values() if number is not None}
-    if not known:
+def _ids(texts: Iterable[str], visible: QuerySet[Job]) -> dict[str, str]:
+    """Return the ids of the visible jobs and arrays whose numbers are among these texts."""
+    numbers = {text: read_number(text) for text in texts}
+    valid = {number for number in numbers.values() if number is not None}
+    if not valid:
         return {}
-    # Before counting began again an array may have had the number of a job, or the other way.
-    found = {**jobs_with_numbers(seen, known), **arrays_with_numbers(seen, known)}
-    return {text: str(found[number]) for text, number in numbers.items() if number in found}
+    # Numbers are used again after the greatest one: a job and an array may then have the same.
+    ids = {**jobs_with_numbers(visible, valid), **arrays_with_numbers(visible, valid)}
+    return {text: str(ids[number]) for text, number in numbers.items() if number in ids}
 
 
 def _elements(wanted: Iterable[tuple[JobArray, int | None]]) -> dict[tuple[UUID, int | None], Job]:
-    """Elements by array and index, those that there are."""
-    each = [Q(array=array, array_index=index) for array, index in wanted if index is not None]
-    jobs = Job.objects.filter(reduce(or_, each)) if each else ()
+    """Return the existing elements by array and index; an array without index is skipped."""
+    conditions = [Q(array=array, array_index=index) for array, index in wanted if index is not None]
+    if not conditions:
+        return {}
+    jobs = Job.objects.filter(reduce(or_, conditions))
     return {(job.array_id, job.array_index): job for job in jobs if job.array_id}
 
 
-def _on_job(found: Waits, text: str, job: Job | None, condition: str) -> None:
-    if job is None:
-        return
+def _on_job(waits: Waits, text: str, job: Job, condition: str) -> None:
+    """Let the submitted jobs wait for a job or an element; `text` is how the user names it."""
     if condition == AFTERCORR:
-        found.problems.append(f"aftercorr:{text}: is for whole arrays; use afterok for one job")
+        waits.problems.append(f"aftercorr:{text}: is for whole arrays; use afterok for one job")
     elif not can_be_satisfied(condition, {job.state}) and job.is_over:
         never = f"job {text} is {job.state}, so {condition} can never be satisfied"
-        found.problems.append(f"{never}; requeue it first, or leave it out")
+        waits.problems.append(f"{never}; requeue it first, or leave it out")
     else:
-        found.of_all.append(Dependency(on=job, condition=condition))
+        waits.of_all.append(Dependency(on=job, condition=condition))
 
 
-def _on_array(found: Waits, array: JobArray, condition: str, states: Mapping[str, int]) -> None:
+def _on_array(waits: Waits, array: JobArray, condition: str, states: Mapping[str, int]) -> None:
+    """Let the submitted jobs wait for a whole array; `states`: number of elements by state."""
     if can_be_satisfied(condition, states.keys()):
-        found.of_all.append(Dependency(on_array=array, condition=condition))
+        waits.of_all.append(Dependency(on_array=array, condition=condition))
         return
     ended = ", ".join(f"{count} {state}" for state, count in states.items())
     never = f"array {array.pk} has {ended} elements, so {condition} can never be satisfied"
-    found.problems.append(f"{never}; requeue them first, or leave it out")
+    waits.problems.append(f"{never}; requeue them first, or leave it out")
 
 
-def _correlate(found: Waits, array: JobArray, indices: Sequence[int] | None) -> None:
+def _correlate(waits: Waits, array: JobArray, indices: Sequence[int] | None) -> None:
     """Let each element wait for that of its index; all must exist and may still complete."""
     if indices is None:
-        found.problems.append(f"aftercorr:{array.pk}: is for arrays; give the job an array field")
+        waits.problems.append(f"aftercorr:{array.pk}: is for arrays; give the job an array field")
         return
-    others = {i: (pk, s) for pk, i, s in array.jobs.values_list("pk", "array_index", "state")}
-    missing = [i for i in indices if i not in others]
-    known = [i for i in indices if i in others]
-    never = [i for i in known if not can_be_satisfied(Condition.AFTEROK, {others[i][1]})]
+    ids = dict[int, UUID]()
+    missing = list[int]()
+    never = list[int]()
+    rows = array.jobs.values_list("array_index", "pk", "state")
+    others = {index: (pk, state) for index, pk, state in rows}
+    for index in indices:
+        if index not in others:
+            missing.append(index)
+            continue
+        pk, state = others[index]
+        ids[index] = pk
+        if not can_be_satisfied(Condition.AFTEROK, {state}):
+            never.append(index)
     for wrong, what in ((missing, "no element"), (never, "a failed or cancelled element")):
         if wrong:
-            named = ", ".join(map(str, wrong[:NAMED])) + (", ..." if len(wrong) > NAMED else "")
-            found.problems.append(f"aftercorr:{array.pk}: the array has {what} {named}")
+            named = ", ".join(str(index) for index in wrong[:NAMED])
+            more = ", ..." if len(wrong) > NAMED else ""
+            waits.problems.append(f"aftercorr:{array.pk}: the array has {what} {named}{more}")
     if not missing and not never:
         for index in indices:
-            found.of_index[index].append(others[index][0])
+            waits.of_index[index].append(ids[index])

@@ -1,4 +1,4 @@
-"""`loadmaster submit --sbatch`: words as sbatch takes them, and the script that they name."""
+"""`loadmaster submit --sbatch`: reads a command line as sbatch does, and the script in it."""
 
 import os
 import socket
@@ -26,7 +26,7 @@ from loadmaster.slurm.values import exported
 OPTION = "--sbatch"
 STANDARD_INPUT = "-"
 OWN = ("LOADMASTER_", "SLURM_")
-"""Beginnings of variables that are not exported: they are given to a job where it runs."""
+"""Beginnings of variables that are not exported: a job gets its own where it runs."""
 
 
 class SubmitCommand(TyperCommand):
@@ -37,7 +37,11 @@ class SubmitCommand(TyperCommand):
         for place, word in enumerate(args):
             name, equals, first = word.partition("=")
             if name == OPTION:
-                ctx.meta[OPTION] = [first, *args[place + 1 :]] if equals else args[place + 1 :]
+                words = args[place + 1 :]
+                if equals:
+                    words = [first, *words]
+                ctx.meta[OPTION] = words
+                # Typer itself sees no more than that the option is there.
                 args = [*args[:place], OPTION, STANDARD_INPUT]
                 break
         return super().parse_args(ctx, args)
@@ -45,7 +49,10 @@ class SubmitCommand(TyperCommand):
 
 @dataclass(frozen=True, slots=True)
 class SbatchWords:
-    """Words of sbatch: its options, the script ("": none is named), and the script's own words."""
+    """Command line of sbatch: words of its options, which `given` are; the script's own words.
+
+    `script`: its path, "-" for standard input, "" if none is named.
+    """
 
     script: str
     options: tuple[str, ...]
@@ -65,14 +72,16 @@ def read_sbatch(words: Sequence[str]) -> SbatchWords:
     """
     script = ""
     if words and (words[0] == STANDARD_INPUT or not words[0].startswith("-")):
-        script, words = words[0], words[1:]
+        script = words[0]
+        words = words[1:]
     try:
         given, rest = read_words(words, COMMAND_LINE)
     except ScriptError as error:
         fail(str(error), USAGE)
     options = words[: len(words) - len(rest)]
     if rest and not script:
-        script, rest = rest[0], rest[1:]
+        script = rest[0]
+        rest = rest[1:]
     return SbatchWords(script, tuple(options), tuple(given), tuple(rest))
 
 
@@ -104,8 +113,9 @@ def sbatch_job(words: SbatchWords) -> tuple[dict[str, Any], frozenset[str]]:
 
 
 def _in_force(script: str, options: Sequence[Given]) -> Mapping[str, Given]:
-    """Return the options in force; the server names what is wrong with a script."""
+    """Return the options in force of a script and a command line."""
     of_script = list[Given]()
+    # The server will name the problems of a script.
     with suppress(ScriptError):
         of_script = read_script(script)
     return merged(of_script, options)[0]
@@ -118,5 +128,5 @@ def _environment(in_force: Mapping[str, Given], own: Mapping[str, str]) -> dict[
     wanted = exported(in_force["export"].value)
     if not wanted.all:
         return {name: value for name, value in own.items() if name in wanted.names}
-    may_go = [name for name in own if name.isidentifier() and not name.startswith(OWN)]
-    return {name: own[name] for name in may_go}
+    names = [name for name in own if name.isidentifier() and not name.startswith(OWN)]
+    return {name: own[name] for name in names}

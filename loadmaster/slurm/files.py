@@ -7,13 +7,16 @@ _FIELD = re.compile(r"%(\d{0,2})([%AajJnNstux])")
 
 
 def filled(pattern: str, values: Mapping[str, str]) -> str:
-    """Name with the values of its fields, numbers with zeros to the width that a field says."""
+    """Return a name with the values of its fields; %4t writes a number with 4 digits."""
     return _FIELD.sub(lambda match: _field(match, values), pattern)
 
 
 def _field(match: re.Match[str], values: Mapping[str, str]) -> str:
-    width, name = int(match[1] or 0), match[2]
+    width = int(match[1] or 0)
+    name = match[2]
     if name == "%":
         return "%"
     value = values[name]
-    return value.rjust(width, "0") if value.isdecimal() else value
+    if not value.isdecimal():
+        return value
+    return value.rjust(width, "0")

@@ -1,4 +1,4 @@
-"""GPUs of a step and of each of its tasks: how many a step asks for, and which its tasks see."""
+"""GPUs of a step: how many it asks for, and which of them each task sees."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from loadmaster.slurm import values
 from loadmaster.slurm.values import ValueFormatError
 
 AMOUNTS = ("gres", "gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket")
-"""Options that say how many GPUs a step has; without one it has all of its job's."""
+"""Options that say how many GPUs a step has; without any it has all of its job's."""
 
 _BINDING = re.compile(
     r"(?:(?:quiet|verbose|q|v),)?"
@@ -28,7 +28,7 @@ class Binding:
     numbers: tuple[int, ...] = ()
 
     def of_task(self, task: int, gpus: Sequence[int]) -> list[int]:
-        """GPUs that a task sees, of those of its step."""
+        """Return the GPUs that a task sees, of those of its step."""
         if not gpus or not self.name:
             return list(gpus)
         number = self.numbers[task % len(self.numbers)]
@@ -38,32 +38,34 @@ class Binding:
             chosen = list(range(task * number, (task + 1) * number))
         elif self.name == "map_gpu":
             chosen = [number]
-        else:
+        else:  # mask_gpu: bit 0 is the first GPU
             chosen = [place for place in range(len(gpus)) if number >> place & 1]
         # Like Slurm, a task that is bound to no GPU of its step gets the first of them.
-        return [gpus[place] for place in chosen if place < len(gpus)] or [gpus[0]]
+        seen = [gpus[place] for place in chosen if place < len(gpus)]
+        return seen or [gpus[0]]
 
 
 def binding(text: str) -> Binding:
     """Read the value of `--gpu-bind`: none, closest, single:N, per_task:N, map_gpu:0,1 and such."""
     match = _BINDING.fullmatch(text)
     if match is None:
-        said = "write single:1, per_task:1, map_gpu:0,1, mask_gpu:0x3, closest or none"
-        raise ValueFormatError(f"{text[:40]!r} binds no GPUs; {said}")
+        forms = "write single:1, per_task:1, map_gpu:0,1, mask_gpu:0x3, closest or none"
+        raise ValueFormatError(f"{text[:40]!r} binds no GPUs; {forms}")
     if match["plain"]:
         return Binding()
     if match["name"]:
         return Binding(match["name"], (int(match["count"]),))
     base = 10 if match["list"] == "map_gpu" else 16
     try:
-        return Binding(match["list"], tuple(int(one, base) for one in match["items"].split(",")))
+        numbers = tuple(int(item, base) for item in match["items"].split(","))
     except ValueError:
         raise ValueFormatError(f"{text[:40]!r} holds no numbers; write them as 0,1") from None
+    return Binding(match["list"], numbers)
 
 
 @dataclass(frozen=True, slots=True)
 class StepGpus:
-    """Request of a step: the number of its GPUs, their types ("" or none: any), the binding."""
+    """Request of a step: number of its GPUs, their types (none: any), and their binding."""
 
     count: int
     types: tuple[str, ...] = ()
@@ -71,17 +73,18 @@ class StepGpus:
 
 
 def step_gpus(options: Mapping[str, str], tasks: int, of_job: int) -> StepGpus:
-    """GPUs that a step's options ask for, of those of its job on this node.
+    """Return the GPUs that a step's options ask for; without one all `of_job` on this node.
 
-    Raises ValueFormatError for a value that is none.
+    Raises ValueFormatError for a wrong value.
     """
     count, types = _amount(options, tasks)
-    bound = _binding(options)
-    return StepGpus(of_job if count is None else count, tuple(types), bound)
+    if count is None:
+        count = of_job
+    return StepGpus(count, tuple(types), _binding(options))
 
 
 def _amount(options: Mapping[str, str], tasks: int) -> tuple[int | None, list[str]]:
-    """Number of GPUs with their types; None where nothing is said of GPUs."""
+    """Return the number of GPUs and their types; None if no option is about GPUs."""
     count: int | None = None
     types: list[str] = []
     for option in AMOUNTS:
@@ -101,7 +104,7 @@ def _amount(options: Mapping[str, str], tasks: int) -> tuple[int | None, list[st
 
 
 def _binding(options: Mapping[str, str]) -> Binding:
-    """Binding by `--gpu-bind`, or as GPUs by task and tasks by GPU imply one."""
+    """Return the binding by `--gpu-bind`, or the one that other options of GPUs imply."""
     if "gpu-bind" in options:
         return binding(options["gpu-bind"])
     if "gpus-per-task" in options:

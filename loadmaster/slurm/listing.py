@@ -9,7 +9,7 @@ from loadmaster.slurm.nodelists import compress
 from loadmaster.slurm.steps import ranges
 
 Row = Mapping[str, Any]
-"""Job as `jobs.rest.script_api` tells it."""
+"""Job as `jobs.rest.script_api` answers with it."""
 
 STATES = {
     "held": ("PD", "PENDING"),
@@ -38,10 +38,10 @@ REASONS = {
     "reserved": "Priority",
     "team_limit": "AssocGrpGRES",
 }
-"""Slurm's words for why a job waits; for all others Resources."""
+"""Slurm's words for the codes of waiting jobs; Resources for all others."""
 
 FORMAT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
-"""Columns of squeue as Slurm has them."""
+"""Columns of squeue without an option, as of Slurm."""
 
 COLUMNS = {
     "A": "number", "C": "cpus", "D": "nodes", "E": "dependency", "F": "array", "K": "index",
@@ -61,6 +61,7 @@ HEADS = {
     "short": "ST", "start": "START_TIME", "state": "STATE", "submitted": "SUBMIT_TIME",
     "used": "TIME", "user": "USER", "where": "NODELIST(REASON)",
 }  # fmt: skip
+"""First line of each column."""
 
 LONG_NAMES = {
     "account": "account", "arrayjobid": "array", "arraytaskid": "index", "dependency": "dependency",
@@ -73,23 +74,24 @@ LONG_NAMES = {
 }  # fmt: skip
 """Columns by the names of squeue's --Format."""
 
+# A dot puts the text at the right of its column: %.10j.
 _FIELD = re.compile(r"%(\.)?(\d{1,4})?([A-Za-z%])")
 _LONG = re.compile(r"([A-Za-z-]+)(?::(\.)?(\d{1,4})?)?")
 
 
 class FormatError(ValueError):
-    """Format that squeue has not; the message names the remedy."""
+    """Unknown column in a format; the message names those that there are."""
 
 
 def state_of(row: Row) -> tuple[str, str]:
-    """Slurm's short and long word for a job's state."""
+    """Return Slurm's short and long word for a job's state."""
     if row["state"] == "failed" and "walltime" in row["failure"]:
         return TIMEOUT
     return STATES.get(row["state"], ("PD", "PENDING"))
 
 
 def reason_of(row: Row) -> str:
-    """Slurm's word for why a job waits; None for one that does not."""
+    """Return Slurm's word for why a job waits; the word None for one that does not."""
     if row["state"] == "held":
         return "JobHeldUser"
     if state_of(row)[0] != "PD":
@@ -98,31 +100,43 @@ def reason_of(row: Row) -> str:
 
 
 def id_of(row: Row) -> str:
-    """Number of a job, of an element ARRAY_INDEX."""
-    return str(row["number"]) if row["array"] is None else f"{row['array']}_{row['index']}"
+    """Return a job's number, or ARRAY_INDEX of an element."""
+    if row["array"] is None:
+        return str(row["number"])
+    return f"{row['array']}_{row['index']}"
 
 
 def values_of(row: Row) -> dict[str, str]:
-    """Texts of all columns of a job."""
+    """Return the texts of all columns of a job by name."""
     short, long = state_of(row)
-    reason = reason_of(row)
     nodelist = compress(row["nodes"])
+    reason = reason_of(row)
+    where = f"({reason})"
+    if nodelist and short != "PD":
+        where = nodelist
+
+    # A job that runs ends at its time limit at the latest.
     limit_s = row["walltime_s"]
+    limit = "UNLIMITED"
+    left = "UNLIMITED"
     end_s = row["ended_s"]
-    if end_s is None and row["started_s"] is not None and limit_s is not None:
-        end_s = row["started_s"] + limit_s
+    if limit_s is not None:
+        limit = duration(limit_s)
+        left = duration(max(0.0, limit_s - row["run_s"]))
+        if end_s is None and row["started_s"] is not None:
+            end_s = row["started_s"] + limit_s
     return {
         "account": "(null)",
         "array": str(row["array"] or row["number"]),
-        "cpus": str(int(row["cores"] + 0.999)),
+        "cpus": str(int(row["cores"] + 0.999)),  # rounded up
         "dependency": "(null)",
         "end": moment(end_s),
         "folder": row["folder"] or "(null)",
         "gres": f"gres:gpu:{row['gpus']}" if row["gpus"] else "N/A",
         "id": id_of(row),
         "index": "N/A" if row["index"] is None else _plain_index(row["index"]),
-        "left": "UNLIMITED" if limit_s is None else duration(max(0.0, limit_s - row["run_s"])),
-        "limit": "UNLIMITED" if limit_s is None else duration(limit_s),
+        "left": left,
+        "limit": limit,
         "memory": f"{row['memory_gb']:g}G",
         "name": row["name"],
         "nodelist": nodelist,
@@ -138,39 +152,45 @@ def values_of(row: Row) -> dict[str, str]:
         "submitted": moment(row["submitted_s"]),
         "used": duration(row["run_s"]),
         "user": row["user"],
-        "where": nodelist if nodelist and short != "PD" else f"({reason})",
+        "where": where,
     }
 
 
 def _plain_index(index: object) -> str:
-    """Index of an element; of several that wait as one row without brackets: 1-3."""
+    """Return the index of an element, or 1-3 for the row [1-3%2] of several that wait."""
     return str(index).strip("[]").partition("%")[0]
 
 
 def duration(seconds: float) -> str:
-    """Time as Slurm writes it: 0:05, 1:02:03, 2-00:00:00."""
+    """Return a time as Slurm writes it: 0:05, 1:02:03, 2-00:00:00."""
     minutes, rest_s = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     if days:
         return f"{days}-{hours:02}:{minutes:02}:{rest_s:02}"
-    return f"{hours}:{minutes:02}:{rest_s:02}" if hours else f"{minutes}:{rest_s:02}"
+    if hours:
+        return f"{hours}:{minutes:02}:{rest_s:02}"
+    return f"{minutes}:{rest_s:02}"
 
 
 def moment(seconds: float | None) -> str:
-    """Time of day in the node's zone, N/A if there is none."""
+    """Return date and time in the node's zone, N/A if there is none."""
     if seconds is None:
         return "N/A"
     return f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%dT%H:%M:%S}"
 
 
 def table(rows: Sequence[Row], format_text: str, *, heads: bool) -> list[str]:
-    """Lines of squeue's --format, such as "%.18i %j"; `heads`: a line of names first."""
-    lines = [_line(HEADS, format_text)] if heads else []
-    return [*lines, *(_line(values_of(row), format_text) for row in rows)]
+    """Return the lines of squeue's --format, such as "%.18i %j"; `heads`: a line of names first."""
+    texts = [values_of(row) for row in rows]
+    if heads:
+        texts.insert(0, HEADS)
+    return [_line(texts_of_row, format_text) for texts_of_row in texts]
 
 
 def _line(texts: Mapping[str, str], format_text: str) -> str:
+    """Return a format with the texts of its columns. Raises FormatError."""
+
     def text(match: re.Match[str]) -> str:
         is_right, width, letter = match.groups()
         if letter == "%":
@@ -184,7 +204,7 @@ def _line(texts: Mapping[str, str], format_text: str) -> str:
 
 
 def long_table(rows: Sequence[Row], names: str, *, heads: bool) -> list[str]:
-    """Lines of squeue's --Format, such as JobID:10,State; a column without a width has 20."""
+    """Return the lines of squeue's --Format, such as JobID:10,State, by default 20 wide each."""
     columns = []
     for name in names.split(","):
         match = _LONG.fullmatch(name.strip())
@@ -193,32 +213,40 @@ def long_table(rows: Sequence[Row], names: str, *, heads: bool) -> list[str]:
             known = ", ".join(LONG_NAMES)
             raise FormatError(f"squeue has no column {name} here; there are {known}")
         columns.append((column, match[3] or "20", match[2]))
-    texts = [HEADS] if heads else []
-    return [
-        "".join(_padded(of[column], width, right) for column, width, right in columns).rstrip()
-        for of in [*texts, *map(values_of, rows)]
-    ]
+    texts = [values_of(row) for row in rows]
+    if heads:
+        texts.insert(0, HEADS)
+    lines = []
+    for texts_of_row in texts:
+        line = ""
+        for column, width, is_right in columns:
+            line += _padded(texts_of_row[column], width, is_right)
+        lines.append(line.rstrip())
+    return lines
 
 
 def _padded(text: str, width: str | None, is_right: str | None) -> str:
+    """Return a text cut or filled to a width; `is_right` is the dot of a format, if any."""
     if not width:
         return text
     size = int(width)
-    return text[:size].rjust(size) if is_right else text[:size].ljust(size)
+    cut = text[:size]
+    return cut.rjust(size) if is_right else cut.ljust(size)
 
 
 def folded(rows: Sequence[Row]) -> list[Row]:
-    """Rows in which the elements of an array that wait for one reason are one: 7_[1-3,5%2]."""
-    found: list[Row] = []
+    """Return rows with one for all elements of an array that wait for one reason: 7_[1-3,5%2]."""
+    others: list[Row] = []
     waiting: dict[tuple[int, str], list[Row]] = {}
     for row in rows:
         if row["array"] is not None and state_of(row)[0] == "PD":
             waiting.setdefault((row["array"], reason_of(row)), []).append(row)
         else:
-            found.append(row)
-    together = []
+            others.append(row)
+    together: list[Row] = []
     for elements in waiting.values():
+        first = elements[0]
         indices = ranges(sorted(row["index"] for row in elements))
-        limit = f"%{elements[0]['at_once']}" if elements[0]["at_once"] else ""
-        together.append({**elements[0], "index": f"[{indices}{limit}]"})
-    return [*together, *found]
+        limit = f"%{first['at_once']}" if first["at_once"] else ""
+        together.append({**first, "index": f"[{indices}{limit}]"})
+    return [*together, *others]

@@ -10,34 +10,36 @@ _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 
 
 class ProgramsError(ValueError):
-    """File that is wrong; the message names line and remedy."""
+    """Wrong file of programs; the message names line and remedy."""
 
 
 def commands_of(path: Path, tasks: int) -> tuple[tuple[str, ...], ...]:
-    """Command of each task by a file of lines such as `1-3 program %t %o`, or `* program`.
+    """Return the command of each task by a file of lines such as `1-3 program %t %o`.
 
-    %t is the task's number, %o its place in its line. Raises ProgramsError.
+    %t is the task's number, %o its place among the tasks of its line. `* program` is for all tasks
+    that no line before it names. Raises ProgramsError.
     """
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise ProgramsError(f"{path} cannot be read: {error}") from None
-    found: dict[int, tuple[str, ...]] = {}
+    commands: dict[int, tuple[str, ...]] = {}
     for number, line in enumerate(text.splitlines(), start=1):
-        words = _words(line, f"{path}, line {number}")
+        place = f"{path}, line {number}"
+        words = _words(line, place)
         if not words:
             continue
-        wanted = _tasks(words[0], tasks, f"{path}, line {number}")
+        tasks_of_line = _tasks(words[0], tasks, place)
         if words[0] == "*":
-            wanted = [task for task in wanted if task not in found]
-        for offset, task in enumerate(wanted):
-            if task in found:
-                raise ProgramsError(f"{path}, line {number}: task {task} has a program; remove one")
-            found[task] = tuple(_filled(word, task, offset) for word in words[1:])
-    missing = [task for task in range(tasks) if task not in found]
-    if missing:
-        raise ProgramsError(f"{path} has no program for task {missing[0]}; add a line for it")
-    return tuple(found[task] for task in range(tasks))
+            tasks_of_line = [task for task in tasks_of_line if task not in commands]
+        for offset, task in enumerate(tasks_of_line):
+            if task in commands:
+                raise ProgramsError(f"{place}: task {task} has a program; remove one")
+            commands[task] = tuple(_filled(word, task, offset) for word in words[1:])
+    for task in range(tasks):
+        if task not in commands:
+            raise ProgramsError(f"{path} has no program for task {task}; add a line for it")
+    return tuple(commands[task] for task in range(tasks))
 
 
 def _words(line: str, place: str) -> list[str]:
@@ -51,7 +53,7 @@ def _words(line: str, place: str) -> list[str]:
 
 
 def _tasks(text: str, tasks: int, place: str) -> Sequence[int]:
-    """Tasks of 0,2-3 or *, those that the step has."""
+    """Return the tasks of 0,2-3 or *, without those that the step does not have."""
     if text == "*":
         return range(tasks)
     found: list[int] = []

@@ -17,7 +17,7 @@ class NodeListError(ValueError):
 
 
 def expand(text: str) -> list[str]:
-    """Names of a list, in its order: of n[1-2,4],gpu-[01-02] the names n1 n2 n4 gpu-01 gpu-02."""
+    """Return the names of a list in order: n1 n2 n4 gpu-01 gpu-02 of n[1-2,4],gpu-[01-02]."""
     names: list[str] = []
     for part in _parts(text):
         names += _names(part)
@@ -27,18 +27,19 @@ def expand(text: str) -> list[str]:
 
 
 def _parts(text: str) -> list[str]:
-    """Parts of a list between commas that are in no brackets."""
+    """Return the parts of a list between commas outside brackets."""
     return [part for part in re.split(r",(?![^\[]*\])", text) if part]
 
 
 def _names(part: str) -> list[str]:
-    """Names of one part: its first brackets, each with every name of what stands behind them."""
+    """Return the names of one part, such as r[1-2]n[1-2]."""
     match = _BRACKETS.fullmatch(part)
     if match is None:
         if "[" in part or "]" in part:
             raise NodeListError(f"{part[:40]!r} has a bracket too many; write such as n[1-3]")
         return [part]
     prefix, spans, rest = match.groups()
+    # Each number of the first brackets goes with each name of the rest.
     ends = _names(rest) if rest else [""]
     names: list[str] = []
     for number in _numbers(spans):
@@ -49,7 +50,7 @@ def _names(part: str) -> list[str]:
 
 
 def _numbers(spans: str) -> Iterator[str]:
-    """Numbers of 1-3,5, as wide as the first of their span."""
+    """Yield the numbers of spans such as 1-3,5, each as wide as the first of its span."""
     for span in spans.split(","):
         match = _SPAN.fullmatch(span)
         if match is None:
@@ -61,31 +62,39 @@ def _numbers(spans: str) -> Iterator[str]:
 
 
 def compress(names: Iterable[str]) -> str:
-    """Names in their order as Slurm writes them: of n1, n2, n4 and gpu the text n[1-2,4],gpu."""
+    """Return names in their order as Slurm writes them: n1, n2, n4 and gpu as n[1-2,4],gpu."""
     texts = []
+    # Neighbours with one prefix share brackets, unless one of them has no number.
     for (prefix, _), group in groupby(_runs(names), key=lambda run: (run[0], run[1] != "")):
-        runs = [(first, last) for _, first, last in group]
-        spans = ",".join(first if first == last else f"{first}-{last}" for first, last in runs)
-        is_one = len(runs) == 1 and runs[0][0] == runs[0][1]
-        texts.append(prefix + (spans if is_one else f"[{spans}]"))
+        spans: list[str] = []
+        is_one_name = True
+        for _, first, last in group:
+            is_one_name = first == last and not spans
+            spans.append(first if first == last else f"{first}-{last}")
+        numbers = ",".join(spans)
+        texts.append(prefix + numbers if is_one_name else f"{prefix}[{numbers}]")
     return ",".join(texts)
 
 
 def _runs(names: Iterable[str]) -> list[tuple[str, str, str]]:
-    """Prefix, first and last number of names that follow each other."""
-    found = list[tuple[str, str, str]]()
-    for match in filter(None, map(_NAME.fullmatch, names)):
+    """Return (prefix, first number, last number) of names that follow each other; "" for none."""
+    runs = list[tuple[str, str, str]]()
+    for name in names:
+        match = _NAME.fullmatch(name)
+        if match is None:
+            continue  # a line break, which no name has
         prefix = match[1]
         digits = match[2] or ""
-        before = found[-1] if found else ("", "", "")
-        if digits and before[0] == prefix and before[2] and digits == _next(before[2]):
-            found[-1] = prefix, before[1], digits
-        else:
-            found.append((prefix, digits, digits))
-    return found
+        if digits and runs:
+            run_prefix, first, last = runs[-1]
+            if run_prefix == prefix and last and digits == _next(last):
+                runs[-1] = (prefix, first, digits)
+                continue
+        runs.append((prefix, digits, digits))
+    return runs
 
 
 def _next(digits: str) -> str:
-    """Number after this one, as wide as it where it begins with 0."""
+    """Return the number after this one, with as many digits if this one begins with 0."""
     width = len(digits) if digits.startswith("0") else 0
     return f"{int(digits) + 1:0{width}d}"

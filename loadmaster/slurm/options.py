@@ -1,6 +1,6 @@
-"""Options of batch scripts and of srun, read as Slurm reads them.
+"""Options of batch scripts and of Slurm's programs, read as Slurm reads them.
 
-What an option means is read later (`jobs.submission.sbatch`); here are its names and values.
+Here are their names and values; `jobs.submission.sbatch` gives those of a script their meaning.
 """
 
 from collections import deque
@@ -16,10 +16,10 @@ MAX_SCRIPT = 262_144
 """Characters of a script: data and programs belong into files."""
 
 MAX_OPTIONS = 1000
-"""Options of a script, and of a command line."""
+"""Options that a script may have, and a command line."""
 
 NAMED = 10
-"""Problems that are named of a script with more."""
+"""Problems of a script that a message names."""
 
 LONGEST_NAME = 60
 """Characters of a wrong option that are looked at and shown."""
@@ -28,6 +28,8 @@ OPPOSITES = {"requeue": "no-requeue", "no-requeue": "requeue"}
 """Options of which the last one holds."""
 
 COMMAND_LINE = "command line"
+"""Place of options that stand in no script."""
+
 PREFIX = "#SBATCH"
 
 
@@ -40,9 +42,9 @@ class ScriptError(ValueError):
 
 
 class ValueMissingError(ScriptError):
-    """Last option of some words without the value that it needs; `word` is its word.
+    """Last option of a line without its value, which may stand in the next line.
 
-    `options` are those before it.
+    `word` is the word of the option, `options` are those before it.
     """
 
     word: str = ""
@@ -64,10 +66,11 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Program with its options by name, and their names by short form.
+    """Program of Slurm with its options.
 
-    An option "=" takes a value, "?" may have one after `=` (or its letter), "" has none; `aliases`
-    are further names of options.
+    `needs`, by name: "=" for an option that needs a value, "?" for one that may have a value after
+    `=` (or its letter), "" for one without. `shorts`: names by letter. `aliases`: names by other
+    names.
     """
 
     name: str
@@ -77,8 +80,9 @@ class Program:
 
     @classmethod
     def of(cls, name: str, flags: str, values: str) -> "Program":
-        """Program with options such as `n:ntasks`; a flag `label?` may have a value."""
-        needs, shorts = dict[str, str](), dict[str, str]()
+        """Return a program with options such as `n:ntasks`; a flag `nice?` may have a value."""
+        needs = dict[str, str]()
+        shorts = dict[str, str]()
         for words, value in ((flags, ""), (values, "=")):
             for word in words.split():
                 short, _, option = word.rpartition(":")
@@ -97,18 +101,19 @@ SBATCH = Program(
 def read_words(
     words: Sequence[str], place: str, program: Program = SBATCH
 ) -> tuple[list[Given], list[str]]:
-    """Return options up to the first word that is none, and the words from there on.
+    """Return the options before the first other word, and the words from there on.
 
-    Raises ScriptError at an option that the program has not, one without its value, or more than
-    MAX_OPTIONS.
+    Raises ScriptError at an unknown option, one without its value, or more than MAX_OPTIONS.
     """
-    found, left = list[Given](), deque(words)
+    found = list[Given]()
+    left = deque(words)
     while left and left[0].startswith("-") and left[0] != "-":
         word = left.popleft()
         if word == "--":
             break
         read = _long if word.startswith("--") else _short
         try:
+            # A word of letters such as -vvv may have many options.
             options = list(islice(read(word, left, place, program), MAX_OPTIONS + 1))
         except ValueMissingError as error:
             error.word = word
@@ -121,6 +126,7 @@ def read_words(
 
 
 def _long(word: str, left: deque[str], place: str, program: Program) -> Iterator[Given]:
+    """Yield the option of a word such as --ntasks=4, or --ntasks with its value in `left`."""
     given, equals, value = word[2:].partition("=")
     name = _full_name(given, place, program)
     if equals and not program.needs[name]:
@@ -131,16 +137,19 @@ def _long(word: str, left: deque[str], place: str, program: Program) -> Iterator
 
 
 def _full_name(given: str, place: str, program: Program) -> str:
-    """Return the option of this name, or of this beginning if all that begin so are one option."""
+    """Return the option of this name, or the only one whose name begins so."""
     if given in program.needs:
         return given
-    names = {**{name: name for name in program.needs}, **program.aliases}
-    if given in names:
-        return names[given]
-    beginnings = sorted(name for name in names if given and name.startswith(given))
-    meant = {names[name] for name in beginnings}
-    if len(meant) == 1:
-        return meant.pop()
+    if given in program.aliases:
+        return program.aliases[given]
+    beginnings: list[str] = []
+    if given:
+        names = {*program.needs, *program.aliases}
+        beginnings = sorted(name for name in names if name.startswith(given))
+    options = {program.aliases.get(name, name) for name in beginnings}
+    if len(options) == 1:
+        return options.pop()
+
     given = given[:LONGEST_NAME]
     if beginnings:
         several = " or ".join(f"--{name}" for name in beginnings)
@@ -151,6 +160,7 @@ def _full_name(given: str, place: str, program: Program) -> str:
 
 
 def _short(word: str, left: deque[str], place: str, program: Program) -> Iterator[Given]:
+    """Yield the options of a word such as -Hn4: the rest after a letter may be its value."""
     for end, letter in enumerate(word[1:], start=2):
         if letter not in program.shorts:
             raise ScriptError([f"{place}: {program.name} has no option -{letter}; remove it"])
@@ -165,6 +175,7 @@ def _short(word: str, left: deque[str], place: str, program: Program) -> Iterato
 
 
 def _following(option: str, left: deque[str], place: str) -> str:
+    """Take the next word as the value of an option."""
     if not left:
         raise ValueMissingError([f"{place}: {option} needs a value; write it behind"])
     return left.popleft()
@@ -178,6 +189,7 @@ def option_lines(script: str) -> Iterator[tuple[int, str]]:
 
 
 def _lines_before_commands(script: str) -> Iterator[tuple[int, str]]:
+    """Yield number and text of the comments and empty lines before the first command."""
     for number, line in enumerate(script.split("\n"), start=1):
         if line.strip() and not line.lstrip().startswith("#"):
             return
@@ -186,9 +198,9 @@ def _lines_before_commands(script: str) -> Iterator[tuple[int, str]]:
 
 def late_lines(script: str) -> Iterator[str]:
     """Yield a warning of the first `#SBATCH` line after the script's first command."""
-    read = {number for number, _ in option_lines(script)}
+    numbers_read = {number for number, _ in option_lines(script)}
     for number, line in enumerate(script.split("\n"), start=1):
-        if line.startswith(f"{PREFIX} ") and number not in read:
+        if line.startswith(f"{PREFIX} ") and number not in numbers_read:
             yield f"line {number}: {PREFIX} behind the first command is not read; move it up"
             return
 
@@ -206,14 +218,14 @@ def lines_of_other_systems(script: str) -> Iterator[str]:
 def read_script(script: str) -> list[Given]:
     """Return the options of a script's lines. Raises ScriptError with the first problems found.
 
-    As of getopt, the value of a line's last option may stand at the beginning of the next line.
+    As with getopt, the value of a line's last option may stand at the beginning of the next line.
     """
     problems = list(text_problems(script))
     if problems:
         raise ScriptError(problems)
     options = list[Given]()
     lines = deque(option_lines(script))
-    unfinished = list[str]()
+    unfinished = list[str]()  # the word of an option whose value is to come
     while lines:
         number, text = lines.popleft()
         place = f"line {number}"
@@ -226,7 +238,8 @@ def read_script(script: str) -> list[Given]:
             unfinished = []
             options += _options_of_line(words, place)
         except ValueMissingError as error:
-            if lines and not lines[0][1].lstrip().startswith(("-", "#")):
+            has_value_in_next_line = lines and not lines[0][1].lstrip().startswith(("-", "#"))
+            if has_value_in_next_line:
                 unfinished = [error.word]
                 options += error.options
             else:
@@ -250,7 +263,7 @@ def _options_of_line(words: Sequence[str], place: str) -> list[Given]:
 
 
 def text_problems(script: str) -> Iterator[str]:
-    """Yield what makes a text no batch script, with its line and the remedy."""
+    """Yield the reasons why a text is no batch script, with line and remedy."""
     if not script.strip():
         yield "the script is empty"
         return
@@ -259,18 +272,20 @@ def text_problems(script: str) -> Iterator[str]:
     elif not script.startswith("#!"):
         yield "line 1: a script begins with #! and its interpreter, such as #!/bin/bash"
     if len(script) > MAX_SCRIPT:
-        said = f"has {len(script)} characters and may have {MAX_SCRIPT}"
-        yield f"the script {said}; put data and programs into files of their own"
-    for wrong, name, remedy in (
+        limit = f"has {len(script)} characters and may have {MAX_SCRIPT}"
+        yield f"the script {limit}; put data and programs into files of their own"
+    for characters, problem, remedy in (
         ("\r\n", "ends with CR and LF", "run dos2unix on the script"),
         ("\0", "has a NUL character", "a script is text; call a program from one"),
     ):
-        if wrong in script:
-            yield f"line {script[: script.index(wrong)].count(chr(10)) + 1}: {name}; {remedy}"
+        if characters in script:
+            before, _, _ = script.partition(characters)
+            number = before.count("\n") + 1
+            yield f"line {number}: {problem}; {remedy}"
 
 
 def _split(text: str, place: str) -> list[str]:
-    """Words of a line: quotes, backslashes, and a comment from # on."""
+    """Return the words of a line, which may have quotes, backslashes and a comment after #."""
     try:
         return shell_words.split(text, comments=True)
     except ValueError:
@@ -278,17 +293,19 @@ def _split(text: str, place: str) -> list[str]:
 
 
 def last_of(given: Iterable[Given]) -> tuple[dict[str, Given], list[str]]:
-    """Return each option's last value, and a warning for each that stands there twice."""
-    found, warnings = dict[str, Given](), list[str]()
-    for one in given:
-        if (before := found.get(one.name)) and before.value != one.value:
-            warnings.append(f"{one}: replaces the value of {before.place}; remove one of them")
-        _put(found, one)
-    return found, warnings
+    """Return each option's last value, and a warning for each that has two values."""
+    last = dict[str, Given]()
+    warnings = list[str]()
+    for option in given:
+        before = last.get(option.name)
+        if before is not None and before.value != option.value:
+            warnings.append(f"{option}: replaces the value of {before.place}; remove one of them")
+        _put(last, option)
+    return last, warnings
 
 
 def _put(options: dict[str, Given], option: Given) -> None:
-    """Let an option hold over earlier ones of its name, and over its opposite."""
+    """Replace earlier options of this name, and of the opposite one."""
     options[option.name] = option
     if option.name in OPPOSITES:
         options.pop(OPPOSITES[option.name], None)
@@ -297,9 +314,12 @@ def _put(options: dict[str, Given], option: Given) -> None:
 def merged(
     script: Iterable[Given], command_line: Iterable[Given]
 ) -> tuple[Mapping[str, Given], list[str]]:
-    """Return each option in force, the command line's over the script's, and warnings."""
+    """Return the options in force by name, and warnings.
+
+    Those of the command line replace those of the script.
+    """
     options, warnings = last_of(script)
-    words, more_warnings = last_of(command_line)
-    for option in words.values():
+    of_command_line, more_warnings = last_of(command_line)
+    for option in of_command_line.values():
         _put(options, option)
     return options, [*warnings, *more_warnings]

@@ -2,6 +2,8 @@
 
 import sys
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import typer
 
@@ -9,16 +11,16 @@ from loadmaster.cli.sbatch import read_sbatch, sbatch_job
 from loadmaster.slurm.server import Server, ServerError
 
 POLL_S = 2.0
-"""How often `--wait` looks whether the job is over."""
+"""Seconds between two looks of `--wait` whether the job is over."""
 
 
 def main() -> int:
-    """Submit the script of the command line, or of the input, and print its number."""
+    """Submit the script of the command line, or of the input; print its number."""
     try:
         submission, in_force = sbatch_job(read_sbatch(sys.argv[1:]))
         server = Server.of_script()
         answer = server.submit(submission)
-    except typer.Exit as end:  # what is wrong has been said
+    except typer.Exit as end:  # its message is printed already
         return end.exit_code
     except ServerError as error:
         print(f"sbatch: error: {error}", file=sys.stderr)
@@ -29,11 +31,13 @@ def main() -> int:
         print(answer["number"], flush=True)
     elif "quiet" not in in_force:
         print(f"Submitted batch job {answer['number']}", flush=True)
-    return _ended(server, str(answer["number"])) if "wait" in in_force else 0
+    if "wait" in in_force:
+        return _wait(server, str(answer["number"]))
+    return 0
 
 
-def _ended(server: Server, number: str) -> int:
-    """Wait until a job, or all of an array, is over; return 0 if all completed, else 1 or more."""
+def _wait(server: Server, number: str) -> int:
+    """Wait until a job, or all of an array, is over; return the highest of their exit codes."""
     while True:
         try:
             rows = server.jobs([number])
@@ -41,9 +45,16 @@ def _ended(server: Server, number: str) -> int:
             print(f"sbatch: error: {error}", file=sys.stderr)
             return 1
         if all(row["ended_s"] is not None for row in rows):
-            codes = [0 if row["state"] == "completed" else row["exit_code"] or 1 for row in rows]
-            return max(codes, default=1)
+            return max((_exit_code(row) for row in rows), default=1)
         time.sleep(POLL_S)
+
+
+def _exit_code(row: Mapping[str, Any]) -> int:
+    """Return the exit code of a job that is over: 1 after a signal, as of Slurm's `--wait`."""
+    if row["state"] == "completed":
+        return 0
+    # A job that ended by a signal has a negative code, one that never ran has none.
+    return max(1, row["exit_code"] or 0)
 
 
 if __name__ == "__main__":

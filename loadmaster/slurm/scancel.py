@@ -2,15 +2,14 @@
 
 import contextlib
 import os
-import signal as signals
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from loadmaster.slurm.listing import id_of, state_of
 from loadmaster.slurm.options import COMMAND_LINE, Program, ScriptError, read_words
 from loadmaster.slurm.server import Server, ServerError
-from loadmaster.slurm.values import ValueFormatError, end_signal
+from loadmaster.slurm.values import EndSignal, ValueFormatError, end_signal
 
 SCANCEL = Program.of(
     "scancel",
@@ -26,70 +25,88 @@ ENDING = ("KILL", "TERM")
 
 
 def main() -> int:
-    """Do as the command line says; the exit code."""
+    """Do as the command line says; return the exit code."""
     try:
         given, references = read_words(sys.argv[1:], COMMAND_LINE, SCANCEL)
-        options = {one.name: one.value for one in given}
-        name = end_signal(options["signal"]).name if "signal" in options else "KILL"
+        options = {option.name: option.value for option in given}
         if not references and not any(choice in options for choice in CHOOSING):
             raise ScriptError(["no job is named; give its number, or --name or --me"])
-        return _cancel(options, references, name)
+        return _cancel(options, references, end_signal(options.get("signal", "KILL")))
     except (ScriptError, ServerError, ValueFormatError) as error:
         print(f"scancel: error: {error}", file=sys.stderr)
         return 1
 
 
-def _cancel(options: Mapping[str, str], references: list[str], name: str) -> int:
-    """Cancel or signal the jobs that are meant; 1 if one of them could not be."""
-    own = {os.environ.get("SLURM_JOB_ID", "")}
-    own |= {f"{os.environ.get('SLURM_ARRAY_JOB_ID')}_{os.environ.get('SLURM_ARRAY_TASK_ID')}"}
-    is_plain = name in ENDING and not {"batch", "full"} & options.keys()
-    if not is_plain and set(references) <= own:
-        _signal_own(name, options)
+def _cancel(options: Mapping[str, str], references: Sequence[str], signal: EndSignal) -> int:
+    """Cancel or signal the jobs that are meant; return 1 if one of them could not be."""
+    # 1. Only steps and script of this job get signals, and only if it alone is named.
+    is_own = bool(references) and set(references) <= _own_references()
+    is_plain_end = signal.name in ENDING and not {"batch", "full"} & options.keys()
+    if is_own and not is_plain_end:
+        _signal_own(signal.number, options)
         return 0
-    if name not in ENDING:
-        said = f"SIG{name} reaches steps of this script alone; leave --signal out to cancel others"
-        raise ServerError(said)
+    if signal.name not in ENDING:
+        reach = f"signal {signal.name} reaches steps of this script alone"
+        raise ServerError(f"{reach}; leave --signal out to cancel others")
+
+    # 2. Other jobs are cancelled by the server, each as far as it goes.
     server = Server.of_script()
-    failed = 0
+    exit_code = 0
     for reference in references or _chosen(server, options):
         try:
             server.act(reference, "cancel")
         except ServerError as error:
             if "quiet" not in options:
                 print(f"scancel: error: {reference}: {error}", file=sys.stderr)
-            failed = 1
-    return failed
+            exit_code = 1
+    return exit_code
+
+
+def _own_references() -> set[str]:
+    """Return the names of this script's job: its number, and ARRAY_INDEX of an element."""
+    references = {os.environ.get("SLURM_JOB_ID", "")}
+    if "SLURM_ARRAY_JOB_ID" in os.environ:
+        array = os.environ["SLURM_ARRAY_JOB_ID"]
+        index = os.environ.get("SLURM_ARRAY_TASK_ID", "")
+        references.add(f"{array}_{index}")
+    return references
 
 
 def _chosen(server: Server, options: Mapping[str, str]) -> list[str]:
-    """Numbers of the own jobs that fit the options."""
-    found = []
-    wanted = {"name": options.get("name", options.get("jobname"))}
-    wanted |= {"user": options.get("user"), "cluster": options.get("partition")}
+    """Return the numbers of the own jobs that fit the options."""
+    wanted = {
+        "name": options.get("name", options.get("jobname")),
+        "user": options.get("user"),
+        "cluster": options.get("partition"),
+    }
     states = {word.upper() for word in options.get("state", "").split(",") if word}
+    chosen = []
     for row in server.jobs():
-        fits = all(text is None or row[part] in text.split(",") for part, text in wanted.items())
-        if fits and (not states or states & set(state_of(row))):
-            found.append(id_of(row))
-    return found
+        differs = any(
+            text is not None and row[field] not in text.split(",") for field, text in wanted.items()
+        )
+        if differs or (states and not states & set(state_of(row))):
+            continue
+        chosen.append(id_of(row))
+    return chosen
 
 
-def _signal_own(name: str, options: Mapping[str, str]) -> None:
+def _signal_own(number: int, options: Mapping[str, str]) -> None:
     """Signal the steps of this script; with --batch the script instead, with --full both."""
-    number = signals.Signals[f"SIG{name}"]
-    job = os.environ["SLURM_JOB_ID"].encode()
+    job = b"SLURM_JOB_ID=" + os.environ["SLURM_JOB_ID"].encode()
+    signals_steps = "batch" not in options
+    signals_script = "batch" in options or "full" in options
     for entry in Path("/proc").iterdir():
+        # Entries that are no process have no number; processes of others cannot be read.
         with contextlib.suppress(OSError, ValueError):
             pid = int(entry.name)
             variables = (entry / "environ").read_bytes().split(b"\0")
-            if b"SLURM_JOB_ID=" + job not in variables or pid == os.getpid():
+            if job not in variables or pid == os.getpid():
                 continue
             is_step = any(variable.startswith(b"SLURM_STEP_ID=") for variable in variables)
+            # Children of the script inherit its SLURM_TASK_PID, which is not their own number.
             is_script = b"SLURM_TASK_PID=%d" % pid in variables and not is_step
-            if (is_step and "batch" not in options) or (
-                is_script and {"batch", "full"} & options.keys()
-            ):
+            if (is_step and signals_steps) or (is_script and signals_script):
                 os.kill(pid, number)
 
 

@@ -1,4 +1,4 @@
-"""`scontrol` inside a batch script: lists of nodes, and own jobs: shown, held, started again."""
+"""`scontrol` inside a batch script: writes out lists of nodes, shows and changes own jobs."""
 
 import os
 import sys
@@ -23,11 +23,11 @@ ACTIONS = {
     "requeuehold": "hold",
     "uhold": "hold",
 }
-"""What the server is asked for by each of scontrol's words."""
+"""Action of the server for each of scontrol's words."""
 
 
 def main() -> int:
-    """Do as the command line says; the exit code."""
+    """Do as the command line says; return the exit code."""
     try:
         given, words = read_words(sys.argv[1:], COMMAND_LINE, SCONTROL)
         options = {one.name for one in given}
@@ -39,30 +39,35 @@ def main() -> int:
 
 
 def _do(words: Sequence[str], *, is_one_line: bool) -> None:
-    verb, rest = (words[0], list(words[1:])) if words else ("", [])
-    if verb == "show" and rest[:1] and rest[0] in LISTS:
-        _show_list(rest[0], rest[1:])
-    elif verb == "show" and rest[:1] in (["job"], ["jobs"]):
+    verb = words[0] if words else ""
+    rest = list(words[1:])
+    entity = rest[0] if rest else ""
+    if verb == "show" and entity in LISTS:
+        _show_list(entity, rest[1:])
+    elif verb == "show" and entity in ("job", "jobs"):
         _show_jobs(rest[1:], is_one_line=is_one_line)
     elif verb in ACTIONS and rest:
         server = Server.of_script()
         for reference in ",".join(rest).split(","):
             server.act(reference.removeprefix("JobId="), ACTIONS[verb])
     else:
-        there = "show hostnames, show hostlist, show job, hold, release and requeue"
-        raise ScriptError([f"{' '.join(words)[:60]!r} is not done here; there are {there}"])
+        known = "show hostnames, show hostlist, show job, hold, release and requeue"
+        raise ScriptError([f"{' '.join(words)[:60]!r} is not done here; there are {known}"])
 
 
 def _show_list(what: str, words: Sequence[str]) -> None:
     """Print nodes, by default the job's: a line for each, or all as one list."""
-    names = expand(words[0] if words else os.environ.get("SLURM_JOB_NODELIST", ""))
+    text = os.environ.get("SLURM_JOB_NODELIST", "")
+    if words:
+        text = words[0]
+    names = expand(text)
     if what == "hostlistsorted":
         names.sort()
     print("\n".join(names) if what == "hostnames" else compress(names))
 
 
 def _show_jobs(words: Sequence[str], *, is_one_line: bool) -> None:
-    """Print jobs as Slurm does, those that are not over where none is named."""
+    """Print the named jobs as Slurm does; if none is named, those that are not over."""
     numbers = [word.removeprefix("JobId=") for word in words]
     rows = Server.of_script().jobs(numbers)
     if numbers and not rows:
@@ -73,8 +78,9 @@ def _show_jobs(words: Sequence[str], *, is_one_line: bool) -> None:
 
 
 def job_lines(row: Row) -> list[str]:
-    """Lines about a job, each of pairs Name=value, as `scontrol show job` writes them."""
+    """Return the lines about a job, of pairs Name=value, as `scontrol show job` writes them."""
     values = values_of(row)
+    # Slurm writes CODE:SIGNAL; a code below 0 is a signal's.
     code = row["exit_code"] or 0
     exit_code = f"{code}:0" if code >= 0 else f"0:{-code}"
     first = f"JobId={row['number']}"
@@ -104,9 +110,11 @@ def job_lines(row: Row) -> list[str]:
 
 
 def _long_duration(seconds: float) -> str:
-    """Time with all of its parts: 00:01:05, or 2-00:00:00."""
+    """Return a time with all its parts: 00:01:05, or 2-00:00:00."""
     text = duration(seconds)
-    return text if "-" in text else "00:00:00"[: 8 - len(text)] + text
+    if "-" in text:
+        return text
+    return "00:00:00"[: 8 - len(text)] + text
 
 
 if __name__ == "__main__":

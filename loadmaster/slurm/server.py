@@ -1,6 +1,6 @@
-"""Questions of a script's programs to the server, by the right of the launch that they are in.
+"""Requests of a script's programs to the server, with the token of the script's launch.
 
-Nothing but the standard library: any Python of a node can run it.
+It needs only the standard library, so that any Python of a node can run it.
 """
 
 import json
@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -22,13 +23,17 @@ FOLDER = "LOADMASTER_PROGRAMS"
 """Variable of a script that names the folder of its programs."""
 
 TIMEOUT_S = 30.0
+"""Seconds in which the server must answer one try."""
+
 TRIES = 5
+"""Tries of one request, with 1, 2, 4 and 8 seconds between them."""
+
 PASSING = (429, 502, 503, 504)
-"""Answers after which another try may succeed."""
+"""Status codes after which another try may succeed."""
 
 
 class ServerError(Exception):
-    """Question without an answer that helps; the message says why."""
+    """Request that the server refused or did not answer; the message says why."""
 
 
 class Server:
@@ -46,12 +51,14 @@ class Server:
         try:
             return cls(json.loads(path.read_bytes()))
         except (OSError, ValueError, KeyError):
-            said = "it asks the server from inside a batch script alone"
-            raise ServerError(f"{said}; on another machine use the command loadmaster") from None
+            reason = "it asks the server from inside a batch script alone"
+            raise ServerError(f"{reason}; on another machine use the command loadmaster") from None
 
     def jobs(self, numbers: list[str] | None = None) -> list[dict[str, Any]]:
-        """Own jobs with these numbers (12, 12_3), or all that are not over."""
-        query = f"?numbers={quote(','.join(numbers))}" if numbers else ""
+        """Return the own jobs with these numbers (12, 12_3), or all that are not over."""
+        query = ""
+        if numbers:
+            query = f"?numbers={quote(','.join(numbers))}"
         return list(self._ask("GET", query)["jobs"])
 
     def act(self, reference: str, verb: str) -> None:
@@ -59,10 +66,11 @@ class Server:
         self._ask("POST", f"{quote(reference, safe='')}/{verb}/", {})
 
     def submit(self, submission: dict[str, Any]) -> dict[str, Any]:
-        """Submit a script; the answer has its number and warnings."""
+        """Submit a script; return an answer with its `number` and `warnings`."""
         return self._ask("POST", "", submission)
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Send a request, again after failures that may pass. Raises ServerError."""
         request = urllib.request.Request(self._url + path, method=method)  # noqa: S310  # agent's
         request.add_header("Authorization", f"Bearer {self._token}")
         if body is not None:
@@ -82,13 +90,14 @@ class Server:
                 problem = _sentence(error)
                 if error.code not in PASSING:
                     break
-            except (OSError, ValueError) as error:
+            # Without a connection, or with half of an answer, the next try may succeed.
+            except (OSError, HTTPException, ValueError) as error:
                 problem = f"the server does not answer: {error}"
         raise ServerError(problem)
 
 
 def _context(access: dict[str, Any]) -> ssl.SSLContext | None:
-    """TLS as the agent's own: its authorities, or no verification where its operator wants none."""
+    """Return the agent's TLS settings: its authorities, or no verification if it does without."""
     if access.get("insecure"):
         context = ssl.create_default_context()
         context.check_hostname = False
@@ -100,11 +109,12 @@ def _context(access: dict[str, Any]) -> ssl.SSLContext | None:
 
 
 def _sentence(error: urllib.error.HTTPError) -> str:
-    """What an answer says is wrong, field by field."""
+    """Return the problems that an answer names, field by field, as one sentence."""
     try:
-        told = json.loads(error.read())["error"]
-    except (OSError, ValueError, KeyError, TypeError):
+        answer = json.loads(error.read())["error"]
+    except (OSError, HTTPException, ValueError, KeyError, TypeError):
         return f"the server answers {error.code}"
-    fields = told.get("fields") or {}
-    lines = [text for texts in fields.values() for text in texts]
-    return "; ".join(lines) or str(told.get("detail", error.code))
+    problems: list[str] = []
+    for texts in (answer.get("fields") or {}).values():
+        problems += texts
+    return "; ".join(problems) or str(answer.get("detail", error.code))

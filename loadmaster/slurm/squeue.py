@@ -1,4 +1,4 @@
-"""`squeue` inside a batch script: the own jobs of the script's user in its team."""
+"""`squeue` inside a batch script: lists the jobs of the script's user in its team."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,13 +23,17 @@ USED = frozenset({
     "Format", "all", "array", "array-unique", "format", "hide", "jobs", "long", "me", "name",
     "nodelist", "noheader", "partition", "sort", "start", "states", "user", "users", "verbose",
 })  # fmt: skip
+"""Options that have a meaning here; a warning names all others."""
 
 LONG = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
+"""Columns of --long."""
+
 START = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %R"
+"""Columns of --start."""
 
 
 def main() -> int:
-    """Print the jobs that the command line asks for; the exit code."""
+    """Print the jobs that the command line asks for; return the exit code."""
     try:
         given, rest = read_words(sys.argv[1:], COMMAND_LINE, SQUEUE)
         options = {one.name: one.value for one in given}
@@ -50,9 +54,9 @@ def main() -> int:
 
 
 def _wanted(rows: Sequence[Row], options: Mapping[str, str]) -> list[Row]:
-    """Rows that fit the options; of no states those that are not over, as in Slurm."""
+    """Return the rows that fit the options; without states those that are not over, as in Slurm."""
     states = {word.upper() for word in options.get("states", "").split(",") if word}
-    found = []
+    fitting = []
     for row in rows:
         short, long = state_of(row)
         is_over = row["ended_s"] is not None
@@ -66,11 +70,14 @@ def _wanted(rows: Sequence[Row], options: Mapping[str, str]) -> list[Row]:
             continue
         if "nodelist" in options and options["nodelist"] not in row["nodes"]:
             continue
-        found.append(row)
-    return found if {"array", "array-unique"} & options.keys() else listing.folded(found)
+        fitting.append(row)
+    if "array" in options or "array-unique" in options:
+        return fitting
+    return listing.folded(fitting)
 
 
 def _differs(options: Mapping[str, str], name: str, value: str) -> bool:
+    """Return True if an option gives a list without this value."""
     return name in options and value not in options[name].split(",")
 
 

@@ -1,4 +1,4 @@
-"""`srun` inside a batch script: reads its words, and runs their step on the script's own node."""
+"""`srun` inside a batch script: reads a command line and runs its step on the script's own node."""
 
 import getpass
 import math
@@ -41,7 +41,7 @@ SRUN = Program.of(
     W:wait wckey
     """,
 )
-"""Options of srun by name, of Debian's Slurm and of later ones to 25.11."""
+"""Options of srun by name, as in Debian's Slurm and later ones to 25.11."""
 
 USED = frozenset({
     *AMOUNTS, "chdir", "cpus-per-task", "error", "exact", "exclusive", "export", "gpu-bind",
@@ -49,14 +49,19 @@ USED = frozenset({
     "nodes", "ntasks", "ntasks-per-gpu", "ntasks-per-node", "open-mode", "output", "overcommit",
     "overlap", "relative", "tasks", "tasks-per-node", "time",
 })  # fmt: skip
+"""Options that have a meaning here."""
+
 SILENT = frozenset({
     "cpu-bind", "cpus-per-gpu", "disable-status", "distribution", "gres-flags", "hint", "mem",
     "mem-bind", "mem-per-cpu", "mem-per-gpu", "quiet", "unbuffered", "verbose", "wait-all-nodes",
     "whole",
 })  # fmt: skip
-"""Options that ask for what is so anyway, or that change no result. All others are warned about."""
+"""Options that ask for the behaviour that srun has anyway, or change no result.
 
-SAME = {"tasks": "ntasks", "tasks-per-node": "ntasks-per-node"}
+A warning names all others that are in neither set.
+"""
+
+ALIASES = {"tasks": "ntasks", "tasks-per-node": "ntasks-per-node"}
 """Other names of options."""
 
 FROM_ENVIRONMENT = {
@@ -77,12 +82,13 @@ FROM_ENVIRONMENT = {
     "SLURM_STDINMODE": "input",
     "SLURM_STDOUTMODE": "output",
 }
-"""Variables that srun takes for its options where these are not given."""
+"""Variables that stand for options which the command line does not give."""
 
 FLAGS = frozenset({"exact", "label", "overcommit", "overlap"})
+"""Options without a value: their variable is 0 if they are off."""
 
 BAD_OPTION = 255
-"""Exit code for an option that srun has not, as Slurm's."""
+"""Exit code for an unknown option, as of Slurm."""
 
 
 class StepError(Exception):
@@ -90,7 +96,7 @@ class StepError(Exception):
 
 
 def main() -> int:
-    """Run the step of the command line; its exit code."""
+    """Run the step of the command line; return its exit code."""
     words = sys.argv[1:]
     if words[:1] in (["-V"], ["--version"]):
         print(f"loadmaster {__version__}")
@@ -109,7 +115,8 @@ def main() -> int:
     for name in sorted(options.keys() - USED - SILENT):
         say(f"warning: --{name} has no meaning here and is left out")
 
-    # Hold the step's cores and GPUs, as soon as other steps of the job leave enough.
+    # Hold the step's cores and GPUs, once other steps of the job leave enough. A step that shares
+    # those of other steps holds none, and sees as many GPUs as it asks for.
     account = Account(Path(env["LOADMASTER_RUN_DIR"]) / "steps")
     is_shared = step.cores == 0
     gpus = account.take(
@@ -121,26 +128,28 @@ def main() -> int:
         gpus = list(range(step.gpus.count))
 
     number = str(account.number())
-    own = dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), number)
     step = replace(
         step,
-        variables={**step.variables, **own},
+        variables={**step.variables, "SLURM_STEP_ID": number, "SLURM_STEPID": number},
         task_variables=tuple(gpu_variables(step, task, gpus, env) for task in range(step.tasks)),
     )
     return run(step, env["SLURMD_NODENAME"], _names(env, number))
 
 
 def read_step(words: Sequence[str], env: Mapping[str, str]) -> tuple[dict[str, str], Step]:
-    """Options of the command line, and the step that they ask for.
+    """Return the options of the command line, and the step that they ask for.
 
     Raises ScriptError, StepError, ProgramsError, ValueFormatError.
     """
+    # 1. Options: the command line's hold over those of the environment.
     given, command = read_words(words, COMMAND_LINE, SRUN)
-    named = {SAME.get(one.name, one.name): one.value for one in given}
+    of_command_line = {ALIASES.get(option.name, option.name): option.value for option in given}
     if not command:
         raise StepError("no program is given; write it behind the options")
-    _refuse(named, env)
-    options = {**_from_environment(named, env), **named}
+    _refuse(of_command_line, env)
+    options = {**_from_environment(of_command_line, env), **of_command_line}
+
+    # 2. The step.
     tasks = _tasks(options, env)
     cores = _cores(options, env, tasks)
     exported = values.exported(options["export"]) if "export" in options else None
@@ -160,7 +169,7 @@ def read_step(words: Sequence[str], env: Mapping[str, str]) -> tuple[dict[str, s
         stops_at_failure=options.get("kill-on-bad-exit", "0") != "0",
         limit_s=_limit_s(options),
     )
-    return named, step
+    return of_command_line, step
 
 
 def _refuse(options: Mapping[str, str], env: Mapping[str, str]) -> None:
@@ -168,166 +177,203 @@ def _refuse(options: Mapping[str, str], env: Mapping[str, str]) -> None:
     if options.get("mpi", "none") != "none":
         raise StepError(f"--mpi={options['mpi']} is not done here: start MPI programs by mpirun")
     if options.get("relative", "0") != "0":
-        said = "it starts tasks on the script's own node alone; leave it out"
-        raise StepError(f"--relative is not done here: {said}")
-    own = {env["SLURM_JOB_ID"], env.get("SLURM_ARRAY_JOB_ID")}
-    if options.get("jobid", env["SLURM_JOB_ID"]) not in own:
-        said = f"--jobid={options['jobid']} is another job's, and a script starts its own steps"
-        raise StepError(f"{said}; leave it out")
+        reason = "it starts tasks on the script's own node alone; leave it out"
+        raise StepError(f"--relative is not done here: {reason}")
+    own_ids = {env["SLURM_JOB_ID"], env.get("SLURM_ARRAY_JOB_ID")}
+    if options.get("jobid", env["SLURM_JOB_ID"]) not in own_ids:
+        reason = f"--jobid={options['jobid']} is another job's, and a script starts its own steps"
+        raise StepError(f"{reason}; leave it out")
 
 
-def _from_environment(named: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:
-    """Options by variables; those of GPUs only where the command line says nothing of GPUs."""
-    found: dict[str, str] = {}
+def _from_environment(of_command_line: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that variables stand for.
+
+    Those about GPUs are left out if the command line itself asks for GPUs.
+    """
+    asks_for_gpus = any(option in of_command_line for option in AMOUNTS)
+    options: dict[str, str] = {}
     for variable, option in FROM_ENVIRONMENT.items():
         value = env.get(variable, "")
-        if value and not (option in FLAGS and value == "0"):
-            found[option] = value
-    if any(option in named for option in AMOUNTS):
-        of_gpus = (*AMOUNTS, "ntasks-per-gpu")
-        return {option: value for option, value in found.items() if option not in of_gpus}
-    return found
+        is_off = option in FLAGS and value == "0"
+        is_of_gpus = option in AMOUNTS or option == "ntasks-per-gpu"
+        if not value or is_off or (is_of_gpus and asks_for_gpus):
+            continue
+        options[option] = value
+    return options
 
 
 def _commands(
     options: Mapping[str, str], command: Sequence[str], tasks: int
 ) -> tuple[tuple[str, ...], ...]:
-    """Command of each task."""
+    """Return the command of each task."""
     if "multi-prog" in options:
         return commands_of(Path(options.get("chdir", ".")) / command[0], tasks)
     return (tuple(command),) * tasks
 
 
 def _tasks(options: Mapping[str, str], env: Mapping[str, str]) -> int:
-    """Tasks of the step; StepError if they would be on other nodes too."""
-    node = env["SLURMD_NODENAME"]
+    """Return the number of tasks; raise StepError if some of them would be on other nodes."""
+    # 1. The number: given, or by tasks per GPU, or by tasks per node.
     nodes = _number(env, "SLURM_JOB_NUM_NODES")
     if "nodes" in options:
-        nodes = values.nodes(options["nodes"])[0]
-    each = _count(options, "ntasks-per-node") or _number(env, "SLURM_NTASKS_PER_NODE")
+        nodes, _ = values.nodes(options["nodes"])
+    per_node = _count(options, "ntasks-per-node") or _number(env, "SLURM_NTASKS_PER_NODE")
     tasks = _count(options, "ntasks") or _number(env, "SLURM_NTASKS", 0)
-    if tasks and "ntasks-per-node" in options and tasks != nodes * each:
-        said = f"--ntasks-per-node={each} does not fit {tasks} tasks on {nodes} nodes"
-        say(f"warning: {said} and is left out")
+    if tasks and "ntasks-per-node" in options and tasks != nodes * per_node:
+        reason = f"--ntasks-per-node={per_node} does not fit {tasks} tasks on {nodes} nodes"
+        say(f"warning: {reason} and is left out")
     if not tasks and "ntasks-per-gpu" in options:
-        tasks = _count(options, "ntasks-per-gpu") * step_gpus(options, 1, len(_devices(env))).count
-    tasks = tasks or nodes * each
-    others = "" if min(tasks, nodes) == 1 else f"{min(tasks, nodes)} nodes"
+        gpus = step_gpus(options, 1, len(_devices(env))).count
+        tasks = _count(options, "ntasks-per-gpu") * gpus
+    if not tasks:
+        tasks = nodes * per_node
+
+    # 2. The place: Slurm starts at least one task on each node.
+    node = env["SLURMD_NODENAME"]
+    other_nodes = ""
+    if min(tasks, nodes) != 1:
+        other_nodes = f"{min(tasks, nodes)} nodes"
     if options.get("nodelist", node) != node:
-        others = options["nodelist"]
-    if others:
-        said = f"its tasks would be on {others}, and it starts tasks on {node} alone; give -N1"
+        other_nodes = options["nodelist"]
+    if other_nodes:
+        reason = f"its tasks would be on {other_nodes}, and it starts tasks on {node} alone"
         remedy = "start them by mpirun or ssh over LOADMASTER_HOSTS, or submit processes: each"
-        raise StepError(f"{said}, {remedy}")
+        raise StepError(f"{reason}; give -N1, {remedy}")
     return tasks
 
 
 def _cores(options: Mapping[str, str], env: Mapping[str, str], tasks: int) -> int:
-    """Cores that no other step uses meanwhile: all of the job, or those that it asks for.
+    """Return the cores that the step holds: those that it asks for, or all of the job.
 
     0 for a step that shares cores and GPUs with others.
     """
-    there = _number(env, "SLURM_CPUS_ON_NODE")
-    each = _count(options, "cpus-per-task") or _number(env, "SLURM_CPUS_PER_TASK")
-    wanted = tasks * each
-    if wanted > there and "overcommit" not in options:
-        said = f"{tasks} tasks of {each} cores need {wanted}, and the job has {there} here"
-        raise StepError(f"{said}; give fewer, ask for more at submission, or add --overcommit")
+    of_job = _number(env, "SLURM_CPUS_ON_NODE")
+    of_task = _count(options, "cpus-per-task") or _number(env, "SLURM_CPUS_PER_TASK")
+    wanted = tasks * of_task
+    if wanted > of_job and "overcommit" not in options:
+        reason = f"{tasks} tasks of {of_task} cores need {wanted}, and the job has {of_job} here"
+        raise StepError(f"{reason}; give fewer, ask for more at submission, or add --overcommit")
+    # A step inside another step would wait for ever for cores that the outer one holds.
     if "overlap" in options or "SLURM_STEP_ID" in env:
         return 0
-    is_exact = {"exact", "exclusive", "cpus-per-task"} & options.keys()
-    return min(wanted, there) if is_exact else there
+    if {"exact", "exclusive", "cpus-per-task"} & options.keys():
+        return min(wanted, of_job)
+    return of_job
 
 
 def _gpus(options: Mapping[str, str], env: Mapping[str, str], tasks: int) -> StepGpus:
-    """GPUs of the step; StepError for more than its job has here, or others."""
-    there = len(_devices(env))
-    gpus = step_gpus(options, tasks, there)
+    """Return the GPUs of the step; raise StepError if its job has too few here, or others."""
+    of_job = len(_devices(env))
+    gpus = step_gpus(options, tasks, of_job)
     own_type = env.get("LOADMASTER_GPU_TYPE", "")
-    others = [name for name in gpus.types if name.casefold() != own_type.casefold()]
-    if gpus.count and there and others:
-        said = f"GPUs of the type {others[0]} are asked for, and the job has {own_type}"
-        raise StepError(f"{said}; leave the type out")
-    if gpus.count > there:
-        said = f"{gpus.count} GPUs are asked for, and the job has {there} here"
-        raise StepError(f"{said}; give fewer, or ask for more at submission")
+    other_types = [name for name in gpus.types if name.casefold() != own_type.casefold()]
+    if gpus.count and of_job and other_types:
+        reason = f"GPUs of the type {other_types[0]} are asked for, and the job has {own_type}"
+        raise StepError(f"{reason}; leave the type out")
+    if gpus.count > of_job:
+        reason = f"{gpus.count} GPUs are asked for, and the job has {of_job} here"
+        raise StepError(f"{reason}; give fewer, or ask for more at submission")
     return gpus
 
 
 def _devices(env: Mapping[str, str]) -> list[str]:
-    """The job's GPUs on this node."""
+    """Return the UUIDs of the job's GPUs on this node."""
     return [device for device in env.get("LOADMASTER_DEVICES", "").split(",") if device]
 
 
 def gpu_variables(
     step: Step, task: int, gpus: Sequence[int], env: Mapping[str, str]
 ) -> dict[str, str]:
-    """Variables by which a task sees its GPUs alone; `gpus` are the step's among its job's.
+    """Return the variables by which a task sees only its own GPUs.
 
-    Where the job's own CUDA_VISIBLE_DEVICES is empty, as of emulated GPUs, it stays so.
+    `gpus`: places of the step's GPUs among its job's.
     """
     devices = _devices(env)
     if not devices:
         return {}
     chosen = step.gpus.binding.of_task(task, gpus)
     uuids = ",".join(devices[place] for place in chosen)
-    found = {"LOADMASTER_DEVICES": uuids, "LOADMASTER_GPUS": str(len(chosen))}
-    found["CUDA_VISIBLE_DEVICES"] = uuids if env.get("CUDA_VISIBLE_DEVICES", uuids) else ""
-    numbers = env.get("SLURM_STEP_GPUS" if "SLURM_STEP_ID" in env else "SLURM_JOB_GPUS", "")
-    numbers_of_job = numbers.split(",")
-    if chosen and len(numbers_of_job) == len(devices):
-        found["SLURM_STEP_GPUS"] = ",".join(numbers_of_job[place] for place in chosen)
+    variables = {
+        "LOADMASTER_DEVICES": uuids,
+        "LOADMASTER_GPUS": str(len(chosen)),
+        "CUDA_VISIBLE_DEVICES": uuids,
+    }
+    # With emulated GPUs the job's own variable is empty, and stays so.
+    if env.get("CUDA_VISIBLE_DEVICES") == "":
+        variables["CUDA_VISIBLE_DEVICES"] = ""
+
+    # Numbers of the same GPUs on the node. A step inside a step chooses from the outer one's.
+    outer = "SLURM_STEP_GPUS" if "SLURM_STEP_ID" in env else "SLURM_JOB_GPUS"
+    numbers = env.get(outer, "").split(",")
+    if chosen and len(numbers) == len(devices):
+        variables["SLURM_STEP_GPUS"] = ",".join(numbers[place] for place in chosen)
     if gpus:
-        found["SLURM_GPUS_ON_NODE"] = str(len(gpus))
-    return found
+        variables["SLURM_GPUS_ON_NODE"] = str(len(gpus))
+    return variables
 
 
 def _limit_s(options: Mapping[str, str]) -> float | None:
-    """Seconds after which the step is ended, whole minutes as of Slurm; None: never."""
-    limit_s = values.time_s(options["time"]) if "time" in options else None
-    return None if limit_s is None else math.ceil(limit_s / 60) * 60.0
+    """Return the seconds after which the step is ended, in whole minutes as of Slurm.
+
+    None: never.
+    """
+    if "time" not in options:
+        return None
+    limit_s = values.time_s(options["time"])
+    if limit_s is None:
+        return None
+    return math.ceil(limit_s / 60) * 60.0
 
 
 def _variables(
     options: Mapping[str, str], env: Mapping[str, str], tasks: int, cores: int
 ) -> dict[str, str]:
-    """Variables of all tasks of a step, but for its number."""
-    told = {"SLURM_CPUS_PER_TASK": "cpus-per-task", "SLURM_JOB_NAME": "job-name"}
-    told["SLURM_NTASKS_PER_NODE"] = "ntasks-per-node"
-    same = ("NTASKS", "NPROCS", "STEP_NUM_TASKS", "TASKS_PER_NODE", "STEP_TASKS_PER_NODE")
+    """Return Slurm's variables of all tasks of a step, except its number."""
+    number_of_tasks = str(tasks)
     node = env["SLURMD_NODENAME"]
     address = env.get("LOADMASTER_HOST_ADDRESSES", "").split(",")[0] or "127.0.0.1"
-    found = {
-        **dict.fromkeys((f"SLURM_{name}" for name in same), str(tasks)),
-        **dict.fromkeys(("SLURM_NNODES", "SLURM_STEP_NUM_NODES"), "1"),
-        **dict.fromkeys(("SLURM_STEP_NODELIST", "SLURM_TOPOLOGY_ADDR"), node),
-        **dict.fromkeys(("SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST"), address),
+    variables = {
+        "SLURM_NTASKS": number_of_tasks,
+        "SLURM_NPROCS": number_of_tasks,
+        "SLURM_STEP_NUM_TASKS": number_of_tasks,
+        "SLURM_TASKS_PER_NODE": number_of_tasks,
+        "SLURM_STEP_TASKS_PER_NODE": number_of_tasks,
+        "SLURM_NNODES": "1",
+        "SLURM_STEP_NUM_NODES": "1",
+        "SLURM_STEP_NODELIST": node,
+        "SLURM_TOPOLOGY_ADDR": node,
+        "SLURM_LAUNCH_NODE_IPADDR": address,
+        "SLURM_SRUN_COMM_HOST": address,
         "SLURM_NODEID": "0",
-        "SLURM_GTIDS": ",".join(map(str, range(tasks))),
+        "SLURM_GTIDS": ",".join(str(task) for task in range(tasks)),
         "SLURM_DISTRIBUTION": options.get("distribution", "block"),
         "SLURM_UMASK": f"{_umask():04o}",
     }
     if "SLURM_JOB_CPUS_PER_NODE" in env:
-        found["SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0"] = env["SLURM_JOB_CPUS_PER_NODE"]
+        variables["SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0"] = env["SLURM_JOB_CPUS_PER_NODE"]
     if cores:
-        found["SLURM_CPUS_ON_NODE"] = str(cores)
+        variables["SLURM_CPUS_ON_NODE"] = str(cores)
     if "label" in options:
-        found["SLURM_LABELIO"] = "1"
-    for name, option in told.items():
+        variables["SLURM_LABELIO"] = "1"
+    for name, option in (
+        ("SLURM_CPUS_PER_TASK", "cpus-per-task"),
+        ("SLURM_JOB_NAME", "job-name"),
+        ("SLURM_NTASKS_PER_NODE", "ntasks-per-node"),
+    ):
         if option in options:
-            found[name] = options[option]
-    return found
+            variables[name] = options[option]
+    return variables
 
 
 def _umask() -> int:
-    """The process' umask, which is read by setting it."""
+    """Return the process' umask, which can be read only by setting it."""
     mask = os.umask(0o022)
     os.umask(mask)
     return mask
 
 
 def _names(env: Mapping[str, str], number: str) -> dict[str, str]:
-    """Values of fields in names of files."""
+    """Return the values of the fields in names of files; `number` is the step's."""
     job = env["SLURM_JOB_ID"]
     return {
         "j": job,
@@ -343,6 +389,7 @@ def _names(env: Mapping[str, str], number: str) -> dict[str, str]:
 
 
 def _count(options: Mapping[str, str], name: str) -> int:
+    """Return the number that an option gives, 0 without it. Raises StepError."""
     try:
         return values.count(options[name]) if name in options else 0
     except values.ValueFormatError as problem:
@@ -350,6 +397,7 @@ def _count(options: Mapping[str, str], name: str) -> int:
 
 
 def _number(env: Mapping[str, str], name: str, default: int = 1) -> int:
+    """Return the number in a variable, or the default if there is none."""
     text = env.get(name, "")
     return int(text) if text.isdecimal() else default
 

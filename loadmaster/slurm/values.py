@@ -10,7 +10,7 @@ _TIME = re.compile(r"(?:(\d+)-(?=\d))?(\d+)(?::(\d+))?(?::(\d+))?")
 _DAYS_ALONE = re.compile(r"\d+-")
 _UNLIMITED = ("unlimited", "infinite", "-1", "0")
 LONGEST_TIME_S = 10 * 365 * 86_400.0
-"""Longest time limit; a longer one is none."""
+"""Longest time limit in seconds; a longer one means no limit."""
 
 _MEMORY = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
 _BYTES = {"K": 2**10, "": 2**20, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -29,6 +29,7 @@ SINGLETON = "singleton"
 _JOB = re.compile(r"[0-9a-fA-F][0-9a-fA-F-]*(?:_\d{1,9}|\[\d{1,9}\])?")
 _ELEMENTS = re.compile(r"([0-9a-fA-F-]+)_\[(\d{1,9})-(\d{1,9})\]")
 MOST_ELEMENTS = 100
+"""Elements of an array that one reference may name."""
 
 _SIGNAL = re.compile(
     r"(?P<flags>R?B?|BR):?(?:SIG)?(?P<name>[A-Z]{3,4}\d?|\d{1,2})(?:@(?P<seconds>\d{0,5}))?",
@@ -38,20 +39,23 @@ _NAMES = "HUP INT QUIT ABRT KILL ALRM TERM USR1 USR2 URG CONT STOP TSTP TTIN TTO
 _SIGNALS = {name: int(signals.Signals[f"SIG{name}"]) for name in _NAMES.split()}
 GREATEST_SIGNAL = 64
 LONGEST_WARNING_S = 65_535
+"""Seconds before a job's end at which a signal may come."""
+
 LONGEST_LIST = 1000
-"""Characters of GPUs and their types."""
+"""Characters of a list of GPUs and their types."""
 
 _EXPORTED = re.compile(r"""(?:[^,'"]|'[^']*'|"[^"]*"|['"])+""")
 
 
 class ValueFormatError(ValueError):
-    """Value of an option that is none; the message says what would be right."""
+    """Wrong value of an option; the message says what to write."""
 
 
 def time_s(text: str) -> float | None:
-    """Seconds of a time limit, None without one; a single number is minutes, as of Slurm.
+    """Return the seconds of a time limit, None for no limit.
 
-    minutes, minutes:seconds, hours:minutes:seconds, days-[hours[:minutes[:seconds]]].
+    Forms, as of Slurm: minutes, minutes:seconds, hours:minutes:seconds,
+    days-[hours[:minutes[:seconds]]].
     """
     if text.lower() in _UNLIMITED:
         return None
@@ -63,6 +67,7 @@ def time_s(text: str) -> float | None:
         raise ValueFormatError(f"{text!r} is no time; write {forms}, such as 90 or 1-12:00")
     days, *others = match.groups()
     parts = [int(part) for part in others if part is not None]
+    # After days the first part is hours; without days it is so only if there are three.
     if days is not None:
         hours, minutes, seconds = [*parts, 0, 0][:3]
     elif len(parts) == 3:
@@ -75,7 +80,10 @@ def time_s(text: str) -> float | None:
 
 
 def memory_gb(text: str) -> float:
-    """GB (1e9 bytes) of an amount such as 500M or 4G, in MiB where no unit is said; 0: all."""
+    """Return the GB (1e9 bytes) of an amount such as 500M or 4G, in MiB without a unit.
+
+    0 stands for all of a node's memory.
+    """
     match = _MEMORY.fullmatch(text)
     if not match or len(text) > 20:
         raise ValueFormatError(f"{text!r} is no amount of memory; write one such as 500M or 4G")
@@ -83,7 +91,7 @@ def memory_gb(text: str) -> float:
 
 
 def count(text: str) -> int:
-    """Whole number from 1 on."""
+    """Return a whole number from 1 on."""
     digits = text.removeprefix("+")
     if not _COUNT.fullmatch(digits) or not int(digits):
         raise ValueFormatError(f"{text!r} is no number; write a whole number from 1 on, such as 4")
@@ -91,27 +99,31 @@ def count(text: str) -> int:
 
 
 def nodes(text: str) -> tuple[int, int]:
-    """Least and greatest number of nodes: of 2 both are 2, of 2-4 they differ; of 0 both are 0."""
+    """Return the least and greatest number of nodes: 2 and 4 of 2-4, the same twice of 2 or 0."""
     if text == "0":
         return 0, 0
     least = 0
     most = 0
-    if match := _NODES.fullmatch(text):
+    match = _NODES.fullmatch(text)
+    if match:
         least = int(match[1]) * _THOUSANDS[match[2].lower()]
-        most = int(match[3]) * _THOUSANDS[match[4].lower()] if match[3] else least
+        most = least
+        if match[3]:
+            most = int(match[3]) * _THOUSANDS[match[4].lower()]
     if not 0 < least <= most:
         raise ValueFormatError(f"{text!r} is no number of nodes; write one such as 2, or 1-4")
     return least, most
 
 
 def gpus(text: str) -> tuple[int, list[str]]:
-    """Number of GPUs, and their types: 2, V100:2, 2080ti:1, V100, or several of these."""
+    """Return number and types of GPUs of 2, V100:2, 2080ti:1, V100, or several of these."""
     if len(text) > LONGEST_LIST:
         limit = f"has {len(text)} characters and may have {LONGEST_LIST}"
         raise ValueFormatError(f"{limit}; write a number such as 2 or V100:2")
     number = 0
     types = list[str]()
-    for part in text.split(",") if text else ():
+    parts = text.split(",") if text else []
+    for part in parts:
         type_, amount = _typed_count(part)
         number += amount
         if type_ and amount:
@@ -120,25 +132,29 @@ def gpus(text: str) -> tuple[int, list[str]]:
 
 
 def _typed_count(text: str) -> tuple[str, int]:
-    """Type ("": any) and number of GPUs; digits alone are a number, a type alone is one GPU."""
+    """Return type and number of GPUs: ("", 2) of 2, any type; ("V100", 1) of V100."""
     if _COUNT.fullmatch(text):
         return "", int(text)
-    type_, _, amount = text.replace("=", ":").partition(":")
-    amount = amount if ":" in text or "=" in text else "1"
+    type_, colon, amount = text.replace("=", ":").partition(":")
+    if not colon:
+        amount = "1"
     if not _TYPE.fullmatch(type_) or not _COUNT.fullmatch(amount):
         raise ValueFormatError(f"{text!r} is no number of GPUs; write one such as 2 or V100:2")
     return type_, int(amount)
 
 
 def gres(text: str) -> tuple[int, list[str], dict[str, float]]:
-    """Number of GPUs, their types, and amounts of other resources: gpu:V100:2,tmpspace:10G.
+    """Return the number of GPUs, their types, and amounts of other resources by name.
 
-    An amount with a unit counts in G (2**30): 10G is 10, 512M a half.
+    So of gpu:V100:2,tmpspace:10G. An amount with a unit counts in G (2**30): 10G is 10, 512M is
+    0.5.
     """
     number = 0
     types = list[str]()
     others = dict[str, float]()
-    for part in text.split(",") if text.lower() != "none" else ():
+    if text.lower() == "none":
+        return number, types, others
+    for part in text.split(","):
         name, _, rest = re.sub(r"^gres[/:]", "", part).partition(":")
         if not _NAME.fullmatch(name) or part.endswith((":", "=")):
             raise ValueFormatError(f"{part!r} is no resource; write one such as gpu:2 or mic:1")
@@ -153,9 +169,13 @@ def gres(text: str) -> tuple[int, list[str], dict[str, float]]:
 
 
 def _amount(text: str, part: str) -> float:
-    """Amount of a resource, whose type has no meaning here; 1 if none is given."""
-    *_, last = text.replace("=", ":").split(":")
-    if match := _AMOUNT.fullmatch(last):
+    """Return the amount of a resource, 1 if none is given; its type has no meaning here.
+
+    `text` is what follows the resource's name in `part`.
+    """
+    last = text.replace("=", ":").split(":")[-1]
+    match = _AMOUNT.fullmatch(last)
+    if match:
         return int(match[1]) * _IN_G[match[2].upper()]
     if not text or _TYPE.fullmatch(text):
         return 1.0
@@ -163,16 +183,17 @@ def _amount(text: str, part: str) -> float:
 
 
 def dependencies(text: str) -> list[str]:
-    """Dependencies as a job has them: of afterok:1:2,3 the list afterok:1, afterok:2, afterany:3.
+    """Return dependencies as a job has them: afterok:1, afterok:2, afterany:3 of afterok:1:2,3.
 
-    As of Slurm, a number alone waits for the end of its job, and 0 or nothing for none.
+    As of Slurm, a number alone waits for the end of its job; 0 or an empty text waits for none.
     """
     if text.strip() in ("", "0"):
         return []
     if "?" in text:
         raise ValueFormatError("? (one of several jobs) is not done here; separate jobs by commas")
     conditions = list[str]()
-    for part in map(str.strip, text.split(",")):
+    for raw_part in text.split(","):
+        part = raw_part.strip()
         condition, colon, jobs = part.partition(":")
         condition = condition.strip().lower()
         if condition == SINGLETON and not colon:
@@ -186,13 +207,15 @@ def dependencies(text: str) -> list[str]:
         if condition not in _CONDITIONS or "+" in jobs:
             raise _no_dependency(part)
         for job in jobs.split(":"):
-            conditions += [f"{condition}:{one}" for one in _elements_or_job(job.strip(), part)]
+            for reference in _references(job.strip(), part):
+                conditions.append(f"{condition}:{reference}")
     return conditions
 
 
-def _elements_or_job(job: str, part: str) -> list[str]:
+def _references(job: str, part: str) -> list[str]:
     """Return the references of 5, 5_3, 5_* (the array) or 5_[1-3] (three elements)."""
-    if match := _ELEMENTS.fullmatch(job):
+    match = _ELEMENTS.fullmatch(job)
+    if match:
         indices = range(int(match[2]), int(match[3]) + 1)
         if not 0 < len(indices) <= MOST_ELEMENTS:
             limit = f"name 1 to {MOST_ELEMENTS} elements, or the whole array"
@@ -211,24 +234,33 @@ def _no_dependency(part: str) -> ValueFormatError:
 
 
 def array_text(text: str) -> str:
-    """Indices of `--array` as a job has them: without brackets, empty parts and a limit of 0."""
+    """Return the indices of `--array` as a job has them: 1-9%2 of [1-9]%2.
+
+    Brackets, spaces, empty parts and a limit of 0 are left out.
+    """
     indices, _, rest = re.sub(r"[\[\]\s]", "", text).partition("%")
-    limit = re.match(r"\d*", rest)
-    digits = limit[0] if limit else ""
-    if "," in rest:
-        indices += rest[rest.index(",") :]
-    indices = ",".join(filter(None, indices.split(",")))
-    return f"{indices}%{int(digits)}" if digits and int(digits) else indices
+
+    # Slurm reads the digits after %, and takes parts behind them for more indices.
+    digits, comma, more_indices = rest.partition(",")
+    indices += comma + more_indices
+    match = re.match(r"\d+", digits)
+    limit = int(match[0]) if match else 0
+
+    indices = ",".join(part for part in indices.split(",") if part)
+    return f"{indices}%{limit}" if limit else indices
 
 
-def shares(memory: float, of: int) -> float:
-    """Memory of each unit where a node's amount is for `of` units, not below what it needs."""
-    return math.ceil(memory / of * 1e9) / 1e9
+def shares(memory_gb: float, units: int) -> float:
+    """Return the GB of each of a node's units, rounded up to a byte."""
+    return math.ceil(memory_gb / units * 1e9) / 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class EndSignal:
-    """Signal `before_s` seconds before a job's end, for its first process alone or for others."""
+    """Signal `before_s` seconds before a job's end.
+
+    `first`: for the job's first process alone, and not for the steps of its script.
+    """
 
     name: str
     before_s: int = 60
@@ -240,19 +272,21 @@ class EndSignal:
         return int(self.name) if self.name.isdecimal() else _SIGNALS[self.name]
 
     def __str__(self) -> str:
-        """The signal as `end_signal` reads it."""
-        return f"{'B:' * self.first}{self.name}@{self.before_s}"
+        """Return the signal as `end_signal` reads it."""
+        prefix = "B:" if self.first else ""
+        return f"{prefix}{self.name}@{self.before_s}"
 
 
 def end_signal(text: str) -> EndSignal:
-    """Signal of [R][B][:]SIGNAL[@SECONDS], such as USR1@120 or B:10; 60 seconds if none are given.
+    """Read [R][B][:]SIGNAL[@SECONDS], such as USR1@120 or B:10; 60 seconds if none are given.
 
     R, which lets a job into a reservation in Slurm, has no meaning here.
     """
     match = _SIGNAL.fullmatch(text.strip())
-    names = {str(number): name for name, number in _SIGNALS.items()}
     name = match["name"].upper() if match else ""
-    name = names.get(name, name)
+    # Known numbers become names; others, such as those of real-time signals, stay numbers.
+    names_by_number = {str(number): known for known, number in _SIGNALS.items()}
+    name = names_by_number.get(name, name)
     is_other_number = name.isdecimal() and 0 < int(name) <= GREATEST_SIGNAL
     if match is None or (name not in _SIGNALS and not is_other_number):
         form = "write [B:]SIGNAL[@SECONDS], such as USR1@120"
@@ -265,7 +299,7 @@ def end_signal(text: str) -> EndSignal:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """Request of `--export`: all variables, some by name, and values of its own."""
+    """Request of `--export`: all variables or those of some names, and variables with values."""
 
     all: bool = False
     names: frozenset[str] = frozenset()
@@ -275,7 +309,7 @@ class Exported:
 def exported(text: str) -> Exported:
     """Read ALL, NONE, NAME, NAME=value, or several of these with commas between.
 
-    A value with a comma stands in quotes, which belong to it, as of Slurm.
+    A value with a comma stands in quotes. They stay in the value, as of Slurm.
     """
     takes_all = False
     names = set[str]()

@@ -201,3 +201,13 @@ def test_the_version_is_told(script: Script) -> None:
     code, lines, _ = script.done("--version")
     assert code == 0
     assert lines[0].startswith("loadmaster ")
+
+
+def test_children_of_the_script_that_became_srun_are_not_its_tasks(script: Script) -> None:
+    step = f"exec {sys.executable} -m loadmaster.slurm.srun -n1 sleep 2"
+    env = {**script.env, "PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run(
+        [SH, "-c", f"sleep 0.1 & {step}"],
+        cwd=script.folder, env=env, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
