@@ -18,7 +18,7 @@ WIDTHS = {"up to 1/16": 1 / 16, "up to 1/4": 1 / 4, "up to 1/2": 1 / 2, "wider":
 
 
 class Waits(TypedDict):
-    """Waits (s) of some jobs; None where there are none."""
+    """Number of jobs and their waits (s); None without jobs. `by_area_s`: weighted by area."""
 
     jobs: int
     mean_s: float | None

@@ -86,10 +86,14 @@ class Facts:
     def nodes(self) -> str:
         """Nodes in question, shortened."""
         hidden = self._hidden("nodes")
-        return _short(self._known("nodes"), hidden, "a node" if hidden == 1 else f"{hidden} nodes")
+        of_hidden = "a node" if hidden == 1 else f"{hidden} nodes"
+        return _short(self._known("nodes"), hidden, of_hidden)
 
     def needs(self, what: str) -> bool:
-        """Return True if the job asks for `cores` alone, for `several` of them or GPUs, `types`."""
+        """Return True if the job asks for this.
+
+        `what`: `cores` (and no GPU), `several` cores or GPUs, or certain GPU `types`.
+        """
         return what in _texts(self.detail.get("needs"))
 
     @property
@@ -179,9 +183,10 @@ def _from(at: str) -> str:
 def _better_node(facts: Facts) -> str:
     if not facts.nodes:
         return "Another node costs less."
-    costs = "costs" if facts.is_one_node else "cost"
-    held = f" and {'is' if facts.is_one_node else 'are'} held by {facts.jobs}" if facts.jobs else ""
-    return f"{facts.nodes} {costs} less{held}."
+    costs, are = ("costs", "is") if facts.is_one_node else ("cost", "are")
+    if facts.jobs:
+        return f"{facts.nodes} {costs} less and {are} held by {facts.jobs}."
+    return f"{facts.nodes} {costs} less."
 
 
 def _reserved(facts: Facts) -> str:
@@ -189,8 +194,10 @@ def _reserved(facts: Facts) -> str:
     start = f" from {at}" if at else ""
     if not facts.is_one_node:
         return f"Free GPUs are reserved for {facts.jobs or 'another job'}{start}."
-    much = f", {_amount('gpus', gpus)}" if isinstance(gpus, int) and gpus else ""
-    return f"{facts.nodes} is reserved for {facts.jobs or 'another job'}{much}{start}."
+    count = ""
+    if isinstance(gpus, int) and gpus:
+        count = f", {_amount('gpus', gpus)}"
+    return f"{facts.nodes} is reserved for {facts.jobs or 'another job'}{count}{start}."
 
 
 def _awaiting_profile(facts: Facts) -> str:
@@ -231,9 +238,10 @@ def _types_unavailable(facts: Facts) -> str:
 
 def _label_unavailable(facts: Facts) -> str:
     missing, offered = _texts(facts.detail.get("missing")), _texts(facts.detail.get("offered"))
-    labels = f"label{'s' * (len(missing) > 1)} {facts.texts('missing')}"
     if not missing:
         return "No node has the labels that it needs."
+    noun = "label" if len(missing) == 1 else "labels"
+    labels = f"{noun} {facts.texts('missing')}"
     if facts.nodes:
         lacks = "lacks" if facts.is_one_node else "lack"
         return f"{facts.nodes} could run it, but {lacks} the {labels}."
@@ -284,14 +292,16 @@ def _nodes_lost(facts: Facts) -> str:
 
 def _dependency(facts: Facts) -> str:
     """Return the jobs that it waits for, with what each must do."""
-    conditions, groups = facts.detail.get("conditions"), dict[str, list[str]]()
+    conditions = facts.detail.get("conditions")
+    groups: dict[str, list[str]] = {}
     for job in _texts(facts.detail.get("jobs")):
         condition = str(conditions.get(job, "")) if isinstance(conditions, Mapping) else ""
         groups.setdefault(VERBS.get(condition, VERBS["afterok"]), []).append(job)
     parts = [f"for {facts.some_jobs(jobs)} {verb}" for verb, jobs in groups.items()]
     if not parts:
         return "It waits for other jobs."
-    if len(parts) > 2 or len(" and ".join(parts).split()) > MOST_WORDS - 2:
+    words = 2 + len(" and ".join(parts).split())  # with "It waits"
+    if len(parts) > 2 or words > MOST_WORDS:
         parts = [parts[0], "for other jobs"]
     return f"It waits {' and '.join(parts)}."
 
@@ -304,9 +314,11 @@ def _free_what_it_waits_for(facts: Facts) -> str:
 
 def _power_cap(facts: Facts) -> str:
     watts = facts.detail.get("watts")
-    short = f"is {watts:.0f} W too low for it" if isinstance(watts, (int, float)) else "is reached"
+    cap = "The cluster's power cap is reached"
+    if isinstance(watts, (int, float)):
+        cap = f"The cluster's power cap is {watts:.0f} W too low for it"
     until = facts.at("from_s")
-    return f"The cluster's power cap {short}{f' until {until}' if until else ''}."
+    return f"{cap} until {until}." if until else f"{cap}."
 
 
 def _nodes_avoided(facts: Facts) -> str:
@@ -316,7 +328,9 @@ def _nodes_avoided(facts: Facts) -> str:
 
 def _resting(facts: Facts) -> str:
     at = facts.at("retry_s")
-    return f"It pauses after a failure{f' until {at}' if at else ', and is tried again soon'}."
+    if not at:
+        return "It pauses after a failure, and is tried again soon."
+    return f"It pauses after a failure until {at}."
 
 
 def _begins_later(facts: Facts) -> str:
@@ -326,15 +340,17 @@ def _begins_later(facts: Facts) -> str:
 
 def _array_limit(facts: Facts) -> str:
     limit = facts.detail.get("at_once", 1)
-    return f"Its array runs at most {limit} element{'' if limit == 1 else 's'} at a time."
+    elements = "element" if limit == 1 else "elements"
+    return f"Its array runs at most {limit} {elements} at a time."
 
 
 def _team_limit(facts: Facts) -> str:
-    gpus, team = facts.detail.get("gpus", 0), facts.detail.get("team", "")
-    return f"Team {team} may use {gpus} GPU{'' if gpus == 1 else 's'} at a time."
+    team = facts.detail.get("team", "")
+    return f"Team {team} may use {_amount('gpus', facts.detail.get('gpus', 0))} at a time."
 
 
 def _text(text: str) -> Words:
+    """Return words that are the same whatever the facts."""
     return lambda facts: text
 
 
@@ -466,19 +482,23 @@ def _short(known: Sequence[str], hidden: int, of_hidden: str, joined_by: str = "
         return f"{known[0]} {joined_by} {known[1]}"
     if others + 1 >= MOST_NAMED:
         return f"{known[0]} {joined_by} others"
-    return f"{known[0]} {joined_by} {others} other{'s' * (others > 1)}"
+    nouns = "other" if others == 1 else "others"
+    return f"{known[0]} {joined_by} {others} {nouns}"
 
 
 def _texts(values: object) -> list[str]:
+    """Return a stored list as texts; [] if it is none."""
     if not isinstance(values, Sequence) or isinstance(values, str):
         return []
     return [str(value) for value in values]
 
 
 def _lacks(detail: Mapping[str, Any]) -> list[tuple[str, float, float]]:
-    given = detail.get("lacks")
-    rows = given if isinstance(given, Sequence) and not isinstance(given, str) else ()
-    return [(str(name), float(wanted), float(most)) for name, wanted, most in rows]
+    """Return (name, amount wanted, most that a node has) of what nodes have too little of."""
+    stored = detail.get("lacks")
+    if not isinstance(stored, Sequence) or isinstance(stored, str):
+        return []
+    return [(str(name), float(wanted), float(most)) for name, wanted, most in stored]
 
 
 def _lack(lack: tuple[str, float, float]) -> str:

@@ -34,7 +34,10 @@ ENDED_STOP = "stopped"
 
 
 class RejectCode(StrEnum):
-    """DEFERRED until a stop ends; STALE: the state has changed; REFUSED: it breaks a rule."""
+    """Reason why a placement was not launched.
+
+    DEFERRED: until a stop ends; STALE: the state has changed; REFUSED: it breaks a rule.
+    """
 
     DEFERRED = "deferred"
     STALE = "stale"
@@ -141,28 +144,36 @@ def run_round(world: World, policy: Policy, *, name: str = "") -> RoundResult:
 def carry_out_or_decide(
     snapshot: Snapshot, policy: Policy, last_plan: Callable[[], LastPlan | None], name: str = ""
 ) -> Decision:
-    """Decision of the round; `last_plan` is used if only ended stops requested the round."""
-    last = last_plan() if snapshot.trigger.reasons == (ENDED_STOP,) else None
-    plan = carried_out(snapshot, last) if last is not None else None
-    if last is not None and plan is not None:
-        return Decision(plan, carried=last.number)
+    """Return the decision of a round.
+
+    If only ended stops requested the round, that is the last plan, if it can be carried out.
+    """
+    if snapshot.trigger.reasons == (ENDED_STOP,):
+        last = last_plan()
+        plan = None if last is None else carried_out(snapshot, last)
+        if last is not None and plan is not None:
+            return Decision(plan, carried=last.number)
     return decide_or_keep(snapshot, policy, name)
 
 
 def carried_out(snapshot: Snapshot, last: LastPlan) -> Plan | None:
-    """Last plan as this round's, if valid, knowing all ended jobs, starting only deferred ones."""
+    """Return the last plan as this round's; None if it can no longer be carried out."""
     plan = last.plan
-    knows = {w.job for w in plan.waiting} | {p.job for p in plan.placements}
-    todo = changes(current_of(snapshot), plan)
-    deferred_only = all(
-        isinstance(change, Keep)
-        or (isinstance(change, Start) and change.placement.key in last.deferred)
-        for change in todo
-    )
-    # Now there may be room for jobs held back by their team's limit, or left out of the plan.
-    held_back = any(w.code in (WaitCode.TEAM_LIMIT, WaitCode.SOLVER_FAILED) for w in plan.waiting)
-    if held_back or not knows.issuperset(snapshot.trigger.jobs) or not deferred_only:
+
+    # 1. It must know the jobs that requested the round.
+    known = {w.job for w in plan.waiting} | {p.job for p in plan.placements}
+    if not known.issuperset(snapshot.trigger.jobs):
         return None
+
+    # 2. Now there may be room for jobs held back by their team's limit, or left out of the plan.
+    if any(w.code in (WaitCode.TEAM_LIMIT, WaitCode.SOLVER_FAILED) for w in plan.waiting):
+        return None
+
+    # 3. All that is left to do are the launches that waited for the stops.
+    for change in changes(current_of(snapshot), plan):
+        is_deferred = isinstance(change, Start) and change.placement.key in last.deferred
+        if not is_deferred and not isinstance(change, Keep):
+            return None
     if validate_plan(plan, snapshot):
         return None
     message = f"carried out round {last.number}'s plan"
@@ -170,7 +181,7 @@ def carried_out(snapshot: Snapshot, last: LastPlan) -> Plan | None:
 
 
 def decide_or_keep(snapshot: Snapshot, policy: Policy, name: str = "") -> Decision:
-    """Decision of the policy; if it fails, the plan that keeps running jobs, and the failure."""
+    """Return the policy's decision; if it fails, a plan that keeps running jobs, and why."""
     try:
         return decision_of(snapshot, policy, name)
     except PolicyError as error:
@@ -182,15 +193,15 @@ def decide_or_keep(snapshot: Snapshot, policy: Policy, name: str = "") -> Decisi
 
 
 def decide(snapshot: Snapshot, policy: Policy, name: str = "") -> Plan:
-    """Plan of the policy's decision; arguments and errors as in `decision_of`."""
+    """Return the plan of the policy's decision; arguments and errors as in `decision_of`."""
     return decision_of(snapshot, policy, name).plan
 
 
 def decision_of(snapshot: Snapshot, policy: Policy, name: str = "") -> Decision:
-    """Policy's plan with the reserved profile runs, and with batch jobs unless it places them.
+    """Return the policy's plan with the reserved profile runs and the batch jobs.
 
-    `name`: of a policy that is asked by a function. PolicyError if it fails, or its plan breaks the
-    rules as a whole.
+    `name`: the policy's name in the registry, where `policy` is a function that asks it elsewhere.
+    PolicyError if the policy fails, or its plan breaks the rules as a whole.
     """
     # 1. Jobs above their team's limits wait; the policy does not see them.
     visible, over_limit = within_team_limits(snapshot)
@@ -259,11 +270,18 @@ def _message(of_policy: str, left_out: Sequence[LeftOut]) -> str:
 
 
 def kept(snapshot: Snapshot, policy: str, message: str) -> Plan:
-    """Plan that changes nothing: running jobs stay, the rest waits as the policy failed."""
+    """Return the plan that changes nothing: running jobs stay, the others wait."""
     jobs = tuple(snapshot.jobs)
-    placements = tuple(placed for job in jobs for placed in committed(job.id, job.running))
+    placements: list[Placement] = []
+    for job in jobs:
+        placements.extend(committed(job.id, job.running))
     trained = {p.job for p in placements if p.purpose is Purpose.TRAINING}
     waiting = tuple(waiting_unplaced(job.id, job.phase) for job in jobs if job.id not in trained)
     return Plan(
-        policy, PlanStatus.KEPT, placements, waiting, memory=dict(snapshot.memory), message=message
+        policy,
+        PlanStatus.KEPT,
+        tuple(placements),
+        waiting,
+        memory=dict(snapshot.memory),
+        message=message,
     )

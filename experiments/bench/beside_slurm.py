@@ -28,6 +28,8 @@ SYSTEMS = {
 JOBS = 200
 ELEMENTS = 900
 PATIENCE_S = 600.0
+"""Longest time in which Slurm may empty its queue."""
+
 POLL_S = 0.1
 
 GOALS = {"jobs": 0.8, "array": 0.8, "submission": 1.0}
@@ -107,7 +109,7 @@ def loadmaster() -> Figures:
 
 
 def figures(turns: int) -> Iterator[dict[str, object]]:
-    """Measure the three systems in turn so often, and compare the medians."""
+    """Measure each system once in each turn, and compare the medians over all turns."""
     runs: dict[str, list[Figures]] = {name: [] for name in (*SYSTEMS, "loadmaster")}
     for _ in range(turns):
         for name, parameters in SYSTEMS.items():

@@ -53,26 +53,31 @@ class Areas:
     def share(self, request: Request) -> float:
         """Return the largest part, at most 1, that a request takes of any resource."""
         if request not in self._shares:
-            taken = _taken(request)
-            parts = [amount / of for amount, of in zip(taken, self._capacity, strict=False) if of]
-            self._shares[request] = min(1.0, max(parts, default=0.0))
+            # `_capacity` goes on with devices of several slots, of which a request takes none.
+            largest = 0.0
+            for amount, capacity in zip(_taken(request), self._capacity, strict=False):
+                if capacity:
+                    largest = max(largest, amount / capacity)
+            self._shares[request] = min(1.0, largest)
         return self._shares[request]
 
     @cached_property
     def _capacity(self) -> list[int]:
         """Devices and amounts of resources of all nodes."""
         layout = self.plan.state.layout
-        counts = [nodes.bit_count() for nodes in layout.members]
-        by_class = [of.capacity for of in layout.classes]
-        return [
-            sum(n * amount for n, amount in zip(counts, amounts, strict=True))
-            for amounts in zip(*by_class, strict=True)
-        ]
+        if not layout.classes:
+            return []
+        total = [0] * len(layout.classes[0].capacity)
+        for of_class, nodes in zip(layout.classes, layout.members, strict=True):
+            for i, amount in enumerate(of_class.capacity):
+                total[i] += amount * nodes.bit_count()
+        return total
 
 
 def _taken(request: Request) -> list[int]:
-    """Return the devices and amounts of all units; what counts per node on the fewest nodes."""
+    """Return devices and amounts of all units, with amounts used once on each of its nodes."""
     nodes = max(1, request.nodes)
-    of_all = zip_longest(request.amounts, request.per_node, fillvalue=0)
-    amounts = [request.units * each + nodes * once for each, once in of_all]
-    return [request.units * request.gpus, *amounts]
+    taken = [request.units * request.gpus]
+    for each, once in zip_longest(request.amounts, request.per_node, fillvalue=0):
+        taken.append(request.units * each + nodes * once)
+    return taken

@@ -88,7 +88,11 @@ class AreaBackfilling:
         return built("area_backfilling", plan, starts_of(heads), memory)
 
     def _is_passed(self, later: LaterWork, arrival_s: Floats, share: Floats) -> Bools:
-        """bool[J]: True for the waiting jobs that lost more to later ones than their patience."""
+        """bool[J]: True for the waiting jobs that lost more to later ones than their patience.
+
+        With the work W (s) of jobs that came later, measured for T seconds, and the job's share s:
+        W > patience (1 - s)^NARROWNESS_POWER T.
+        """
         work_s, waited_s = later.of(arrival_s)
         narrowness = (1.0 - share) ** NARROWNESS_POWER
         is_passed: Bools = work_s > self.patience * narrowness * waited_s
@@ -96,10 +100,10 @@ class AreaBackfilling:
 
 
 def _in_order(plan: BatchPlan, areas: Areas, waiting: Sequence[int], is_passed: Bools) -> list[int]:
-    """Return waiting jobs by priority; of equal ones the passed by arrival, then by size."""
+    """Return waiting jobs by priority; of equal ones those passed by arrival, others by size."""
     arrival_s = plan.columns.listed["arrival_s"]
     priority = plan.columns.listed["priority"]
-    passed = {row for row, lost in zip(waiting, is_passed.tolist(), strict=True) if lost}
+    passed = {row for row, is_one in zip(waiting, is_passed.tolist(), strict=True) if is_one}
 
     def turn(row: int) -> tuple[int, bool, float, float, int]:
         size_s = 0.0 if row in passed else areas.size_s(row)

@@ -1,7 +1,7 @@
 """EASY backfilling (Lifka 1995): the first job that does not fit has a reservation.
 
-Later jobs start if they end before it, by the run times told, or leave it what it needs. Several
-jobs may have reservations: each is made beside the ones before.
+Later jobs start if by their expected run times they end before it, or if they leave it what it
+needs. Several jobs may have reservations: each is made beside the ones before.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from policies.placement.timeline import earliest
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Job with a reservation: its start, its units, and what is free then beside them.
+    """Job with a reservation: its start (s) and its units.
 
-    `alone`: it has its nodes to itself.
+    `later`: the state of the cluster at its start, without these units. `alone`: the job has its
+    nodes to itself.
     """
 
     row: int
@@ -45,7 +46,8 @@ def start_in_order(
 ) -> list[Head]:
     """Start jobs in this order; return the first ones that do not fit, with their reservations.
 
-    A job for which no end that is told makes room has none. Without `backfills` nobody passes.
+    A job has no reservation if no expected end of others makes room for it. Without `backfills` no
+    later job starts before one that waits.
     """
     heads: list[Head] = []
     misses = set[tuple[Request, int, bool]]()
@@ -89,12 +91,14 @@ def _start(
         key = choice.request, choice.nodes, plan.is_alone(row)
         if key in misses:
             continue
-        if (found := plan.find(row, choice)) is None:
+        units = plan.find(row, choice)
+        if units is None:
             misses.add(key)
             continue
         passed = passed_by(plan, choice, heads)
-        if (kept := keeping(plan, row, choice, passed, found)) is not None:
-            _take(plan, row, choice, passed, kept)
+        units = keeping(plan, row, choice, passed, units)
+        if units is not None:
+            _take(plan, row, choice, passed, units)
             return True
     return False
 
@@ -110,12 +114,13 @@ def keeping(
     """Return units, `found` or others, that leave passed reservations what they need."""
     if not passed:
         return found
+    # Nodes that the job cannot share with a reservation, as one of both wants them for itself.
     apart = _nodes_of(head for head in passed if head.alone or plan.is_alone(row))
-    for tried in (found, plan.find(row, choice, only=~_nodes_of(passed))):
-        if tried is None or node_set(tried) & apart:
+    for units in (found, plan.find(row, choice, only=~_nodes_of(passed))):
+        if units is None or node_set(units) & apart:
             continue
-        if all(head.later.place(choice.request, _where(tried)) for head in passed):
-            return tried
+        if all(head.later.place(choice.request, _where(units)) for head in passed):
+            return units
     return None
 
 
@@ -135,7 +140,7 @@ def _where(units: Allocation) -> list[tuple[int, int]]:
 
 
 def _reserved(plan: BatchPlan, row: int, choice: Choice, heads: Sequence[Head]) -> list[Head]:
-    """Return the reservation of a job beside others; [] if no end that is told makes room."""
+    """Return the reservation of a job beside others; [] if no expected end makes room."""
     only = ~_nodes_of(head for head in heads if head.alone or plan.is_alone(row))
 
     def search(state: ClusterState) -> Allocation | None:
@@ -145,11 +150,12 @@ def _reserved(plan: BatchPlan, row: int, choice: Choice, heads: Sequence[Head]) 
     start_s, state = earliest(plan.state, search, now_s) or (now_s, plan.state)
     if start_s <= now_s:  # never, or at once where a better fit is reserved
         return []
-    later, units = without(state, heads), search(state)
+    later = without(state, heads)
+    units = search(state)
     assert units is not None  # `earliest` found it
     later.take(units)
-    told = expected(plan, start_s, choice.run_s, units)
-    return [Head(row, start_s, units, later, told, plan.is_alone(row))]
+    start = expected(plan, start_s, choice.run_s, units)
+    return [Head(row, start_s, units, later, start, plan.is_alone(row))]
 
 
 def without(state: ClusterState, heads: Sequence[Head]) -> ClusterState:
@@ -160,9 +166,9 @@ def without(state: ClusterState, heads: Sequence[Head]) -> ClusterState:
     for head in heads:
         for node, units, devices in head.units.parts:
             idle[node] &= ~devices
-            has = free[node][RESOURCES : RESOURCES + len(layout.resources)]
-            used = head.units.request.used(units) or (0,) * len(has)
-            left = [max(0, amount - of) for amount, of in zip(has, used, strict=True)]
+            amounts = free[node][RESOURCES : RESOURCES + len(layout.resources)]
+            used = head.units.request.used(units) or (0,) * len(amounts)
+            left = [max(0, amount - of) for amount, of in zip(amounts, used, strict=True)]
             free[node] = layout.free(node, idle[node], tuple(left))
     new = ClusterState(layout, state.cap_mw, idle, free)
     new.open, new.held = state.open, state.held

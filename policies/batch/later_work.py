@@ -31,10 +31,10 @@ class LaterWork:
         """Continue from the memory of the round before. `arrivals_s`: of the jobs that wait."""
         self.now_s = now_s
         before = memory.get(MEMORY, {})
-        known_s, since_s, work_s, rate = (
-            np.array(before.get(name, ()), dtype=np.float64)
-            for name in ("arrival_s", "since_s", "work_s", "rate")
-        )
+        known_s = np.array(before.get("arrival_s", ()), dtype=np.float64)
+        since_s = np.array(before.get("since_s", ()), dtype=np.float64)
+        work_s = np.array(before.get("work_s", ()), dtype=np.float64)
+        rate = np.array(before.get("rate", ()), dtype=np.float64)
 
         # What ran after the round before has gone on until now.
         passed_s = max(0.0, now_s - before.get("at_s", now_s))
@@ -59,6 +59,7 @@ class LaterWork:
         `rate`: sum of the shares of those that came later than an arrival.
         """
         by_arrival = np.argsort(arrivals_s, kind="stable")
+        # share_from[i]: sum of the shares of the i-th running job and all that came after it.
         share_from = np.append(np.cumsum(shares[by_arrival][::-1])[::-1], 0.0)
         first_later = np.searchsorted(arrivals_s[by_arrival], self.arrival_s, side="right")
         return {
@@ -73,7 +74,10 @@ class LaterWork:
 
 
 def _thinned(arrival_s: Floats, known_s: Floats) -> Floats:
-    """Return the arrivals to remember: of too many the known ones, then every second."""
+    """Return the arrivals to remember: all, or at most MOST_ARRIVALS of them.
+
+    Between known arrivals no new ones are added; then every second goes until few are left.
+    """
     if len(arrival_s) <= MOST_ARRIVALS:
         return arrival_s
     is_kept = np.isin(arrival_s, known_s) | (arrival_s > known_s.max(initial=-np.inf))

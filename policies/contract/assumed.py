@@ -1,21 +1,24 @@
-"""Speeds that nobody knows: policies plan with assumed ones, and nobody is told what follows."""
+"""Assumed speeds: policies plan with them where none is known, but no forecast rests on them.
+
+Where a run of assumed speed ends is unknown, and so is every later start on its nodes.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import inf
 
-from policies.contract.plan import Placement, Plan, Waiting
+from policies.contract.plan import Plan, Waiting
 from policies.contract.snapshot import Snapshot
 
 
 class UnknownRuns:
-    """Runs of unknown length, by node: no later start on that node is known."""
+    """First start on each node of a run of unknown length: no later start there is known."""
 
     def __init__(self) -> None:
         self._first_s: dict[str, float] = {}
 
     def add(self, nodes: Iterable[str], start_s: float) -> None:
-        """Add a run of unknown length from a moment on; -inf if it runs now."""
+        """Add a run of unknown length on these nodes; it starts at `start_s`, -inf if it runs."""
         for node in nodes:
             self._first_s[node] = min(start_s, self._first_s.get(node, inf))
 
@@ -41,6 +44,8 @@ def without_assumed_times(plan: Plan, snapshot: Snapshot) -> Plan:
     unknown = jobs_of_unknown_speed(snapshot)
     if not unknown:
         return plan
+
+    # 1. Runs of assumed speed, those that run and those that are expected.
     runs = UnknownRuns()
     for placed in plan.placements:
         if placed.job in unknown:
@@ -48,22 +53,26 @@ def without_assumed_times(plan: Plan, snapshot: Snapshot) -> Plan:
     for entry in plan.waiting:
         if entry.job in unknown and entry.expected is not None:
             runs.add(entry.expected.nodes, entry.expected.start_s)
-    return replace(
-        plan,
-        placements=tuple(_placed(p) if p.job in unknown else p for p in plan.placements),
-        waiting=tuple(_waiting(w, runs, w.job in unknown) for w in plan.waiting),
-    )
+
+    # 2. Their run times and costs are left out, and all that comes after them.
+    placements = list(plan.placements)
+    for i, placed in enumerate(placements):
+        if placed.job in unknown:
+            placements[i] = replace(placed, predicted_run_s=None, predicted_energy_cost=None)
+    waiting = [_waiting(entry, runs, entry.job in unknown) for entry in plan.waiting]
+    return replace(plan, placements=tuple(placements), waiting=tuple(waiting))
 
 
-def _placed(placement: Placement) -> Placement:
-    return replace(placement, predicted_run_s=None, predicted_energy_cost=None)
+def _waiting(entry: Waiting, runs: UnknownRuns, has_unknown_speed: bool) -> Waiting:
+    """Return a waiting job without an expected start behind a run of unknown length.
 
-
-def _waiting(waiting: Waiting, runs: UnknownRuns, is_unknown: bool) -> Waiting:
-    """Return the entry without a start behind a run of unknown length, and without its own end."""
-    expected = waiting.expected
+    A job of unknown speed keeps its own start, but no end.
+    """
+    expected = entry.expected
     if expected is None:
-        return waiting
+        return entry
     if runs.precede(expected.nodes, expected.start_s):
-        return replace(waiting, expected=None)
-    return replace(waiting, expected=replace(expected, end_s=None)) if is_unknown else waiting
+        return replace(entry, expected=None)
+    if has_unknown_speed:
+        return replace(entry, expected=replace(expected, end_s=None))
+    return entry

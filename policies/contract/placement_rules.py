@@ -11,10 +11,7 @@ from functools import cached_property
 from math import inf
 from typing import TypeAlias
 
-from policies.contract.labels import (
-    is_wish,
-    worded,
-)
+from policies.contract.labels import is_wish, worded
 from policies.contract.plan import BILLIONTHS, Placement, Plan, all_demanded, available
 from policies.contract.snapshot import (
     PROFILING,
@@ -30,6 +27,7 @@ from policies.contract.snapshot import (
 )
 
 TOLERANCE = 1e-9
+"""Error of floating point in a sum of shares."""
 
 Amounts: TypeAlias = tuple[float, float, tuple[tuple[str, float], ...]]
 """Cores, memory_gb and named resources of one unit."""
@@ -51,12 +49,18 @@ class Violation:
 
 
 class PlacementRules:
-    """Rules of a plan's placements: of each by itself, on devices, on nodes, and alone on nodes."""
+    """Rules of a plan's placements: of each by itself, on devices, on nodes, and alone on nodes.
+
+    `violations` comes first: it counts what `on_devices` and `on_nodes` judge. `holders`: (job,
+    share) by node and device. `seated`: number of units on each node by their amounts.
+    """
 
     def __init__(self, plan: Plan, snapshot: Snapshot) -> None:
         self.plan, self.snapshot = plan, snapshot
-        self.columns, self.position = snapshot.jobs.columns, snapshot.jobs.position
-        self.nodes, self.others = snapshot.node_by_id, self.columns.others
+        self.columns = snapshot.jobs.columns
+        self.position = snapshot.jobs.position
+        self.nodes = snapshot.node_by_id
+        self.others = self.columns.others
         self.listed = self.columns.listed
         self.least, self.most = self.listed["gpus_min"], self.listed["gpus_max"]
         self.open = {node.id for node in snapshot.nodes if node.takes_training}
@@ -66,23 +70,27 @@ class PlacementRules:
         self.found: list[Violation] = []
 
     def violations(self) -> list[Violation]:
-        """Breaches of each placement by itself."""
-        phases, labels, types = (self.others[n] for n in ("phase", "labels", "allowed_types"))
+        """Return the breaches of each placement by itself."""
+        phases = self.others["phase"]
+        labels, types = self.others["labels"], self.others["allowed_types"]
         batch, running = self.others["batch"], self.others["running"]
         for placed in self.plan.placements:
             row = self.position.get(placed.job)
-            self._put(placed, row)
+            self._seat(placed, row)
             if row is None:
                 detail = f"job {placed.job} is not in the snapshot: place only its jobs"
                 self._breach("unknown_job", detail, placed.job)
                 continue
             if running[row]:
                 self._unchanged(placed, running[row])
-            asks = labels[row] or types[row] or placed.purpose is not TRAINING
+
+            # Most ranks can break no rule: whole devices of an open node, for a job without wishes.
+            has_wishes = labels[row] or types[row] or placed.purpose is not TRAINING
             for rank in placed.ranks:
                 is_whole = rank.share == 1.0 and rank.cpu_quota is None
-                if asks or not is_whole or rank.node not in self.open:
+                if has_wishes or not is_whole or rank.node not in self.open:
                     self._rank(placed, row, rank, labels[row], types[row])
+
             if placed.purpose is PROFILING:
                 self._measurement(placed)
                 continue
@@ -101,18 +109,21 @@ class PlacementRules:
     def _breach(self, code: str, detail: str, job: str, node: str | None = None) -> None:
         self.found.append(Violation(code, detail, job, node))
 
-    def _put(self, placed: Placement, row: int | None) -> None:
-        is_empty, wants = not placed.ranks, row is None or self.most[row] > 0
-        seated = None if row is None else self.seated[self.demands[row]]
+    def _seat(self, placed: Placement, row: int | None) -> None:
+        """Count a placement on its devices and nodes; refuse it if a rank has no device."""
+        needs_gpus = row is None or self.most[row] > 0
+        is_empty = not placed.ranks
         for rank in placed.ranks:
             for device in rank.devices:
                 self.holders[rank.node][device].append((placed.job, rank.share))
-            is_empty = is_empty or (wants and not rank.devices)
-            if seated is None or row is None:
+            if needs_gpus and not rank.devices:
+                is_empty = True
+            if row is None:
                 continue
             if rank.cpu_quota is None:
-                seated[rank.node] += rank.units
+                self.seated[self.demands[row]][rank.node] += rank.units
             else:
+                # The quota is of the whole seat, memory and resources are of each unit.
                 self.seated[rank.cpu_quota, 0.0, ()][rank.node] += 1
                 self.seated[0.0, *self.demands[row][1:]][rank.node] += rank.units
         if is_empty:
@@ -133,7 +144,9 @@ class PlacementRules:
         labels: tuple[str, ...],
         allowed: tuple[str, ...],
     ) -> None:
-        job, node = placed.job, self.nodes.get(rank.node)
+        """Check a rank's share and quota, and whether its node takes the job."""
+        job = placed.job
+        node = self.nodes.get(rank.node)
         if not 0.0 < rank.share <= 1.0:
             detail = f"share of job {job} is {rank.share}: must be above 0 and at most 1"
             self._breach("out_of_range", detail, job, rank.node)
@@ -172,6 +185,7 @@ class PlacementRules:
                 self._breach("not_carried_out", f"{detail} it stays: keep them", placed.job)
 
     def _state(self, placed: Placement, row: int, node: NodeView) -> None:
+        """Check whether a node that takes no new placements of this purpose may keep this one."""
         job, state, until_s = placed.job, node.state, placed.until_s
         may_stay = stays(placed, self.others["running"][row])
         if state is NodeState.LOST or (state is not NodeState.READY and not may_stay):
@@ -203,14 +217,17 @@ class PlacementRules:
         self._breach("gang_size", detail, placed.job)
 
     def _units(self, placed: Placement, row: int) -> None:
+        """Check the units of a batch job: their devices, their number, and their nodes."""
         job, seats = placed.job, placed.ranks
         units, most, exactly = self.units[row]
-        of_unit, nodes, seated = self.least[row] // units, set[str](), 0
+        gpus_per_unit = self.least[row] // units
+        nodes: set[str] = set()
+        seated = 0
         for seat in seats:
             nodes.add(seat.node)
             seated += seat.units
-            if len(seat.devices) != of_unit * seat.units:
-                wants = f"{seat.units} units of job {job} have {of_unit} GPUs each"
+            if len(seat.devices) != gpus_per_unit * seat.units:
+                wants = f"{seat.units} units of job {job} have {gpus_per_unit} GPUs each"
                 detail = f"{wants}, not {len(seat.devices)} together"
                 self._breach("units", detail, job, seat.node)
             if most and seat.units > most:
@@ -225,12 +242,13 @@ class PlacementRules:
     @cached_property
     def units(self) -> Sequence[tuple[int, int, int]]:
         """Units of each batch job, the most on a node, and its number of nodes (0: any)."""
-        wanted = (self.listed[name] for name in ("units", "units_per_node", "nodes"))
-        return list(zip(*wanted, strict=True))
+        listed = self.listed
+        columns = listed["units"], listed["units_per_node"], listed["nodes"]
+        return list(zip(*columns, strict=True))
 
     def _mix(self, placed: Placement) -> None:
-        on = {rank.node for rank in placed.ranks if rank.devices}
-        types = sorted({self.nodes[node].gpu_type for node in on if node in self.nodes})
+        nodes = {rank.node for rank in placed.ranks if rank.devices}
+        types = sorted({self.nodes[node].gpu_type for node in nodes if node in self.nodes})
         if len(types) > 1:
             detail = f"job {placed.job} may not mix GPU types, but sits on {', '.join(types)}"
             self._breach("may_not_mix", detail, placed.job)
@@ -253,7 +271,7 @@ class PlacementRules:
                     for job, _ in holders:
                         detail = f"device {name} of node {node} is unhealthy: move job {job}"
                         yield Violation("device_unhealthy", detail, job, node)
-                # one who holds no more than a whole device breaks nothing here
+                # A single holder of at most a whole device breaks no rule of sharing.
                 if len(holders) > 1 or device.slots < 1 or holders[0][1] > 1.0:
                     yield from self._shared(node, device, holders)
                 strangers = [h.job for h in device.held if h.job in unknown] if unknown else []
@@ -267,14 +285,18 @@ class PlacementRules:
     def _shared(
         self, node: str, device: DeviceView, holders: Sequence[tuple[str, float]]
     ) -> Iterator[Violation]:
-        jobs, where = [job for job, _ in holders], f"device {device.id} of node {node}"
+        jobs = [job for job, _ in holders]
+        where = f"device {device.id} of node {node}"
         if len(jobs) > device.slots:
             detail = f"{where} has {device.slots} slots, but {', '.join(jobs)} are placed on it"
             yield Violation("device_slots", detail, jobs[-1], node)
-        if (total := sum(share for _, share in holders)) > 1.0 + TOLERANCE:
+        total = sum(share for _, share in holders)
+        if total > 1.0 + TOLERANCE:
             detail = f"shares of {', '.join(jobs)} on {where} add up to {total:g}, more than 1"
             yield Violation("device_share", detail, jobs[-1], node)
-        for job in jobs if len(jobs) > 1 else ():
+        if len(jobs) == 1:
+            return
+        for job in jobs:
             if job in self.position and not self.others["may_share"][self.position[job]]:
                 yield Violation("may_not_share", f"job {job} may not share {where}", job, node)
 
@@ -300,12 +322,14 @@ class PlacementRules:
         exclusive = self.others["exclusive"]
         if not any(exclusive):
             return
-        on: dict[str, list[str]] = defaultdict(list)
+        jobs_on: dict[str, list[str]] = defaultdict(list)
         for placed in self.plan.placements:
             for seat in placed.ranks:
-                on[seat.node].append(placed.job)
-        for node, jobs in on.items():
-            for job in jobs if len(jobs) > 1 else ():
+                jobs_on[seat.node].append(placed.job)
+        for node, jobs in jobs_on.items():
+            if len(jobs) == 1:
+                continue
+            for job in jobs:
                 if (row := self.position.get(job)) is not None and exclusive[row]:
                     others = ", ".join(other for other in jobs if other != job)
                     detail = f"job {job} is to be alone on node {node}, not with {others}"
@@ -319,6 +343,7 @@ def _by_name(
 
 
 def stays(placed: Placement, running: tuple[Running, ...]) -> bool:
+    """Return True if a placement keeps the devices that the job has for this purpose."""
     same = [r for r in running if r.copy == placed.copy and r.purpose is placed.purpose]
     if same and same[0].ranks == placed.ranks:  # nearly always
         return True
@@ -330,11 +355,12 @@ def needs_stop(before: Sequence[RankPlacement], after: Sequence[RankPlacement]) 
     """Return True if nodes, devices or shares differ, whatever the order of ranks."""
     if before == after:  # nearly always
         return False
-    one, other = (
-        sorted((rank.node, tuple(sorted(rank.devices)), rank.share) for rank in ranks)
-        for ranks in (before, after)
-    )
-    return one != other
+    return _seats(before) != _seats(after)
+
+
+def _seats(ranks: Sequence[RankPlacement]) -> list[tuple[str, tuple[str, ...], float]]:
+    """Return node, devices and share of each rank, sorted."""
+    return sorted((rank.node, tuple(sorted(rank.devices)), rank.share) for rank in ranks)
 
 
 def _amounts(ranks: Sequence[RankPlacement]) -> Counter[tuple[str, frozenset[str], object, int]]:

@@ -80,17 +80,27 @@ def repaired(plan: Plan, snapshot: Snapshot) -> tuple[Plan, tuple[LeftOut, ...]]
 
 
 def committed(job: str, running: Iterable[Running]) -> Gang:
-    """Return the placements that a job has."""
-    return tuple(
-        Placement(job, r.ranks, r.copy, r.purpose, steps_quota=r.steps_quota, until_s=r.until_s)
-        for r in running
-    )
+    """Return the placements that keep a job where it runs."""
+    gang: list[Placement] = []
+    for run in running:
+        gang.append(
+            Placement(
+                job,
+                run.ranks,
+                run.copy,
+                run.purpose,
+                steps_quota=run.steps_quota,
+                until_s=run.until_s,
+            )
+        )
+    return tuple(gang)
 
 
 def waiting_unplaced(job: str, phase: JobPhase) -> Waiting:
-    """Return the reason of a job for which the policy has no valid place."""
-    is_measured = phase is JobPhase.PROFILING
-    return Waiting(job, WaitCode.AWAITING_PROFILE if is_measured else WaitCode.SOLVER_FAILED)
+    """Return the reason of a job for which the policy has no valid placement."""
+    if phase is JobPhase.PROFILING:
+        return Waiting(job, WaitCode.AWAITING_PROFILE)
+    return Waiting(job, WaitCode.SOLVER_FAILED)
 
 
 class _Step(IntEnum):
@@ -111,7 +121,10 @@ class _Turn(IntEnum):
 
 
 class _Repair:
-    """A plan on its way to a valid one, and the steps down that its jobs have taken."""
+    """Plan that becomes valid step by step.
+
+    `steps`: what has become of each job left out; the others are still placed as planned.
+    """
 
     def __init__(self, plan: Plan, snapshot: Snapshot) -> None:
         self.given, self.snapshot = plan, snapshot
@@ -137,7 +150,8 @@ class _Repair:
         gangs = self._gangs()
         placements = tuple(placement for gang in gangs.values() for placement in gang)
         trained = {p.job for p in placements if p.purpose is TRAINING}
-        phases, position = self.snapshot.jobs.columns.others["phase"], self.snapshot.jobs.position
+        phases = self.snapshot.jobs.columns.others["phase"]
+        position = self.snapshot.jobs.position
         waiting = [entry for entry in self.given.waiting if entry.job not in self.steps]
         for job in self.steps:
             if job in position and job not in trained:
@@ -165,8 +179,12 @@ class _Repair:
         if any(v.job is None and v.code not in TOGETHER for v in violations):
             raise _refused(violations)
 
-        # 2. Gangs that break a rule by themselves, each with its first violation.
-        bad = {v.job: v for v in reversed(violations) if v.job and v.code not in TOGETHER}
+        # 2. Gangs that break a rule by themselves. Of each its first violation is named: it comes
+        #    last, and replaces the others.
+        bad: dict[str, Violation] = {}
+        for violation in reversed(violations):
+            if violation.job and violation.code not in TOGETHER:
+                bad[violation.job] = violation
 
         # 3. If there are none, the last of those that break a rule together.
         if not bad:
@@ -194,13 +212,19 @@ class _Repair:
         return gangs
 
     def _in_turn(self) -> list[tuple[str, Gang]]:
-        """Return the gangs, those that keep their place before those left out."""
-        return sorted(self._gangs().items(), key=lambda of: self._turn(*of))  # a stable sort
+        """Return (job, gang) in the order of their turns, and in the plan's order within a turn."""
+        gangs = self._gangs().items()
+        return sorted(gangs, key=lambda item: self._turn(job=item[0], gang=item[1]))
 
     def _turn(self, job: str, gang: Gang) -> _Turn:
-        runs = {(r.purpose, r.copy): r.ranks for r in self.running.get(job, ())}
-        seats = [(runs.get((p.purpose, p.copy)), p.ranks) for p in gang]
-        if all(before is not None and not needs_stop(before, after) for before, after in seats):
+        """Return the turn of a gang: what stops nothing comes first."""
+        runs = {(run.purpose, run.copy): run.ranks for run in self.running.get(job, ())}
+        stays = True
+        for placement in gang:
+            before = runs.get((placement.purpose, placement.copy))
+            if before is None or needs_stop(before, placement.ranks):
+                stays = False
+        if stays:
             return _Turn.STAYS
         if all(placement.purpose is PROFILING for placement in gang):
             return _Turn.MEASURES
@@ -208,19 +232,21 @@ class _Repair:
 
     def _last_on_nodes(self, violations: Iterable[Violation]) -> dict[str, Violation]:
         """Return the gangs that do not fit on a node beside those before them."""
-        # Only nodes with a violation are looked at, and each by itself: plans may be large.
-        names = {v.node for v in violations if v.code in ON_A_NODE}
-        nodes = [node for node in self.snapshot.nodes if node.id in names]
-        on: dict[str, list[tuple[str, Gang]]] = {node.id: [] for node in nodes}
+        # 1. The gangs on each node with a violation; plans are too large to try all nodes.
+        ids = {v.node for v in violations if v.code in ON_A_NODE}
+        nodes = [node for node in self.snapshot.nodes if node.id in ids]
+        gangs_on: dict[str, list[tuple[str, Gang]]] = {node.id: [] for node in nodes}
         for job, gang in self._in_turn():
-            for name in {seat.node for placement in gang for seat in placement.ranks}:
-                if name in on:
-                    on[name].append((job, gang))
+            for node_id in {seat.node for placement in gang for seat in placement.ranks}:
+                if node_id in gangs_on:
+                    gangs_on[node_id].append((job, gang))
+
+        # 2. On each node by itself, gangs are added in turn; one that breaks a rule is bad.
         bad: dict[str, Violation] = {}
         for node in nodes:
             alone = replace(self.snapshot, nodes=(node,))
             taken: Gang = ()
-            for job, gang in on[node.id]:
+            for job, gang in gangs_on[node.id]:
                 if job in bad:
                     continue
                 tried = _only(self.given, (*taken, *gang))
@@ -233,10 +259,13 @@ class _Repair:
 
     def _last_of_teams(self) -> dict[str, Violation]:
         """Return the last gangs of each team above its limit of GPUs."""
-        teams, position = self.snapshot.jobs.columns.others["team"], self.snapshot.jobs.position
+        teams = self.snapshot.jobs.columns.others["team"]
+        position = self.snapshot.jobs.position
         bad: dict[str, Violation] = {}
         for team in self.snapshot.teams:
-            gangs = [of for of in self._in_turn() if teams[position[of[0]]] == team.name]
+            gangs = [
+                (job, gang) for job, gang in self._in_turn() if teams[position[job]] == team.name
+            ]
             bad |= self._beyond(gangs, team_violations)
         return bad
 
@@ -251,21 +280,24 @@ class _Repair:
     ) -> dict[str, Violation]:
         """Return the gangs after the longest beginning that breaks none of these rules."""
 
-        def first_of(number: int) -> Violation | None:
+        def first_violation(number: int) -> Violation | None:
+            """Return the first violation of the first `number` gangs alone."""
             placements = [placement for _, gang in gangs[:number] for placement in gang]
             return next(iter(violations(_only(self.given, placements), self.snapshot)), None)
 
-        whole = first_of(len(gangs))
-        if whole is None:
+        of_all = first_violation(len(gangs))
+        if of_all is None:
             return {}
-        fitting, too_many = 0, len(gangs)
+        # Bisect: more gangs use more GPUs and watts, so the first ones that fit are a beginning.
+        fitting = 0
+        too_many = len(gangs)
         while too_many - fitting > 1:
             middle = (fitting + too_many) // 2
-            if first_of(middle) is None:
+            if first_violation(middle) is None:
                 fitting = middle
             else:
                 too_many = middle
-        return {job: whole for job, _ in gangs[fitting:]}
+        return {job: of_all for job, _ in gangs[fitting:]}
 
 
 def _only(plan: Plan, placements: Iterable[Placement]) -> Plan:
@@ -274,7 +306,9 @@ def _only(plan: Plan, placements: Iterable[Placement]) -> Plan:
 
 
 def _refused(violations: Sequence[Violation]) -> PolicyError:
-    shown = "; ".join(str(v) for v in violations[:SHOWN_VIOLATIONS])
+    """Return the error for a plan that cannot be repaired."""
+    shown = "; ".join(str(violation) for violation in violations[:SHOWN_VIOLATIONS])
     others = len(violations) - SHOWN_VIOLATIONS
-    more = f" and {others} more" if others > 0 else ""
-    return PolicyError(f"the plan breaks the rules and is refused: {shown}{more}")
+    if others > 0:
+        shown += f" and {others} more"
+    return PolicyError(f"the plan breaks the rules and is refused: {shown}")

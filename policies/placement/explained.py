@@ -1,4 +1,4 @@
-"""Reasons as people are told them: checked, and as exact as the whole plan allows. Pure."""
+"""Reasons as people read them: checked, and as exact as the whole plan allows. Pure."""
 
 from __future__ import annotations
 
@@ -8,32 +8,37 @@ from dataclasses import replace
 from policies.contract.plan import Expected, Plan, WaitCode, Waiting
 from policies.contract.snapshot import JobPhase, Snapshot
 from policies.placement.priced_options import per_watt_second
-from policies.placement.reason_rules import PlanFacts, first_true, holds, named, winners
+from policies.placement.reason_rules import PlanFacts, first_true, holds, winners
 from policies.placement.reasons import MOST_NAMED
 
 
 def explained(plan: Plan, snapshot: Snapshot) -> tuple[Waiting, ...]:
     """Return the plan's waiting jobs, each with a reason that is true and as exact as can be."""
-    facts, checked = PlanFacts(plan, snapshot), dict[object, Waiting]()
-    found = []
+    facts = PlanFacts(plan, snapshot)
+    true_reasons: dict[object, Waiting] = {}
+    reasons = []
     for entry in plan.waiting:
-        # 1. A reason that is true, found once for jobs that are alike.
+        # 1. The policy's reason if it is true, else the first true one: once for jobs alike.
         key = facts.alike(entry)
-        if key not in checked:
-            checked[key] = entry if holds(facts, entry) else first_true(facts, entry.job)
-        reason = checked[key].of(entry.job, entry.expected)
+        if key not in true_reasons:
+            is_true = holds(facts, entry)
+            true_reasons[key] = entry if is_true else first_true(facts, entry.job)
+        reason = true_reasons[key].of(entry.job, entry.expected)
 
         # 2. A more exact one, where the plan says more of the job.
         for exact in _more_exact(facts, reason):
             if holds(facts, exact):
                 reason = exact
                 break
-        found.append(reason)
-    return tuple(found)
+        reasons.append(reason)
+    return tuple(reasons)
 
 
 def _more_exact(facts: PlanFacts, entry: Waiting) -> Iterator[Waiting]:
-    """Yield reasons that say more than this one, the first to be asked first."""
+    """Yield reasons that say more than this one, the preferred first; each is still to be checked.
+
+    Only of jobs that are measured, or that wait for room: the other reasons say all there is.
+    """
     if entry.code is WaitCode.AWAITING_PROFILE:
         yield replace(entry, nodes=tuple(_measured_on(facts, entry.job))[:MOST_NAMED])
         return
@@ -72,23 +77,23 @@ def _held_there(facts: PlanFacts, entry: Waiting, expected: Expected) -> Waiting
 
 def _reserved(facts: PlanFacts, entry: Waiting, expected: Expected) -> Iterator[Waiting]:
     """Yield the reservation that begins first on a node on which the job would fit now."""
-    earlier = []
-    for node in named(facts, facts.beside.nodes(entry.job)):
-        others = [of for of in facts.reservations.get(node, ())[:2] if of[0] != entry.job]
-        for job, reservation in others[:1]:
-            if reservation.start_s < expected.start_s:
-                earlier.append((reservation.start_s, node, job, reservation.gpus))
-    if earlier:
-        from_s, node, job, gpus = min(earlier)
+    first = facts.first_reservation(facts.beside.nodes(entry.job), entry.job)
+    if first is not None and first.start_s < expected.start_s:
         yield replace(
-            entry, code=WaitCode.RESERVED, nodes=(node,), jobs=(job,), from_s=from_s, gpus=gpus
+            entry,
+            code=WaitCode.RESERVED,
+            nodes=(first.node,),
+            jobs=(first.job,),
+            from_s=first.start_s,
+            gpus=first.gpus,
         )
 
 
 def _cheaper_later(facts: PlanFacts, entry: Waiting, expected: Expected) -> Iterator[Waiting]:
     """Yield the first price below the present one, no later than the expected start."""
     there = facts.node_set(expected.nodes)
-    snapshot, per_kg = facts.snapshot, facts.snapshot.emissions_cost_per_kg
+    snapshot = facts.snapshot
+    per_kg = snapshot.emissions_cost_per_kg
     now = snapshot.energy_at(snapshot.now_s)
     if now is None or facts.beside.shortage(entry.job, there) is not None:
         return
@@ -96,9 +101,12 @@ def _cheaper_later(facts: PlanFacts, entry: Waiting, expected: Expected) -> Iter
     for step in snapshot.energy:
         is_ahead = snapshot.now_s < step.from_s <= expected.start_s
         if is_ahead and per_watt_second(step, per_kg) < price:
-            nodes = expected.nodes[:MOST_NAMED]
             yield replace(
-                entry, code=WaitCode.CHEAPER_LATER, nodes=nodes, jobs=(), from_s=step.from_s
+                entry,
+                code=WaitCode.CHEAPER_LATER,
+                nodes=expected.nodes[:MOST_NAMED],
+                jobs=(),
+                from_s=step.from_s,
             )
             return
 

@@ -20,7 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from policies.contract.plan import Waiting, seat_demand, training_run
+from policies.contract.placement_rules import stays
+from policies.contract.plan import Placement, Waiting, seat_demand, seat_demanded, training_run
 from policies.contract.snapshot import (
     PROFILING,
     NodeState,
@@ -36,7 +37,10 @@ from policies.placement.layout import (
     Allocation,
     Free,
     Layout,
+    NodeSet,
     allowed_mw,
+    members,
+    needed_mw,
 )
 from policies.placement.priced_options import (
     JobOptions,
@@ -57,9 +61,56 @@ def cluster_of(snapshot: Snapshot, *, shares: bool = True) -> ClusterState:
     of = Layout(snapshot.nodes, resources_of(snapshot), present, shares=shares)
     cap_mw = inf if snapshot.cap_w is None else allowed_mw(snapshot.cap_w)
     state = ClusterState(of, cap_mw, idle, _free(snapshot, of, idle))
-    for n, node in enumerate(snapshot.nodes):
-        if not node.takes_training:
-            state.close(n)
+    _close(state, snapshot)
+    return state
+
+
+def empty_cluster_of(snapshot: Snapshot) -> ClusterState:
+    """Return the capacity for training if nothing ran, without a power cap."""
+    state = ClusterState(Layout(snapshot.nodes, resources_of(snapshot)))
+    _close(state, snapshot)
+    return state
+
+
+def left_beside(snapshot: Snapshot, placements: Sequence[Placement]) -> ClusterState:
+    """Return the capacity for training that these placements leave.
+
+    A device of a placement is taken whole, also where others could share it. Profile runs hold what
+    they have, whether the placements go on with them or not.
+    """
+    before = cluster_of(snapshot)
+    layout, columns = before.layout, snapshot.jobs.columns
+    resources = slice(RESOURCES, RESOURCES + len(layout.resources))
+    idle = before.idle.copy()
+    left = [list(free[resources]) for free in before.free]
+    switched_on: NodeSet = 0
+    alone: NodeSet = 0
+    for placed in placements:
+        row = snapshot.jobs.position[placed.job]
+        running = columns.others["running"][row]
+        # `cluster_of` has taken the amounts of profile runs already.
+        is_counted = placed.purpose is PROFILING and stays(placed, running)
+        of_unit = seat_demand(columns, row)
+        for seat in placed.ranks:
+            n = layout.index[seat.node]
+            idle[n] &= ~layout.bits(n, seat.devices)
+            switched_on |= 1 << n
+            if columns.others["exclusive"][row]:
+                alone |= 1 << n
+            if is_counted:
+                continue
+            demand = seat_demanded(of_unit, seat.units, seat.cpu_quota)
+            for i, name in enumerate(layout.resources):
+                left[n][i] = max(0, left[n][i] - demand.get(name, 0))
+
+    free = [layout.free(n, idle[n], tuple(left[n])) for n in range(len(idle))]
+    # A node whose jobs take nothing that counts draws power all the same.
+    base_w = 0.0
+    for n in members(switched_on):
+        if free[n] == layout.classes[layout.class_of[n]].capacity:
+            base_w += layout.nodes[n].draw_w(0, works=True)
+    state = ClusterState(layout, before.cap_mw - needed_mw(base_w), idle, free)
+    state.open = before.open & ~alone
     return state
 
 
@@ -76,6 +127,13 @@ def resources_of(snapshot: Snapshot) -> tuple[str, ...]:
     plain = [name for name in PLAIN if columns.numbers[name].any()]
     finite = [n for n in plain if any(getattr(node, n) < inf for node in snapshot.nodes)]
     return (*finite, *sorted(named))
+
+
+def _close(state: ClusterState, snapshot: Snapshot) -> None:
+    """Close the nodes that take no training."""
+    for n, node in enumerate(snapshot.nodes):
+        if not node.takes_training:
+            state.close(n)
 
 
 def _devices(nodes: Sequence[NodeView], known: Mapping[str, int]) -> tuple[list[int], list[int]]:

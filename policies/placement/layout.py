@@ -18,6 +18,9 @@ from policies.contract.views import NodeView
 Free: TypeAlias = tuple[int, ...]
 """Free capacity of a node: devices, resources, devices with at least 2, 3 ... slots."""
 
+NodeSet: TypeAlias = int
+"""Set of nodes as bits: bit n stands for the node with number n of the layout."""
+
 DEVICES = 0
 """Position of all free devices in `Free`."""
 RESOURCES = 1

@@ -1,23 +1,25 @@
 """Rules of the reasons for waiting: what must be true of a snapshot and a plan for each code.
 
 A policy says why it left a job waiting, and may know only a part of the cluster. Before people read
-a reason, the rule of its code is asked (`RULES`); where it does not hold, the first reason that is
-true is told instead (`first_true`). The words of each code are in `jobs.wording`.
+a reason, the rule of its code is asked (`RULES`). Where the rule does not hold, people read the
+first reason that is true (`first_true`). The words of each code are in `jobs.wording`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import inf
+from typing import NamedTuple
 
 from policies.contract.plan import Expected, Lack, Plan, PlanStatus, WaitCode, Waiting
-from policies.contract.snapshot import PROFILING, JobPhase, Jobs, Snapshot
-from policies.placement.beside import view_of
+from policies.contract.snapshot import PROFILING, JobPhase, Snapshot
+from policies.placement.cluster_state import ClusterState
 from policies.placement.finders import Shortage, ShortageCode
-from policies.placement.from_snapshot import cluster_of
-from policies.placement.layout import EVERY, Request, members
+from policies.placement.from_snapshot import empty_cluster_of, left_beside
+from policies.placement.layout import EVERY, NodeSet, Request, members
 from policies.placement.leftover import Leftover
 from policies.placement.priced_options import JobOptions, per_watt_second
 from policies.placement.reasons import (
@@ -31,84 +33,145 @@ from policies.placement.reasons import (
 CAPACITY = Shortage(ShortageCode.CAPACITY)
 
 
-class Room:
-    """Room for jobs on the nodes of a snapshot, in which running jobs hold nothing.
+class Alternatives:
+    """Requests that would start a job of a snapshot, found once for jobs with equal needs."""
 
-    `vacant`: nodes (a set) for jobs that want a node to themselves.
-    """
+    def __init__(self, snapshot: Snapshot, empty: ClusterState) -> None:
+        """`empty`: the state of the cluster if nothing ran."""
+        self.columns = snapshot.jobs.columns
+        self.position = snapshot.jobs.position
+        self.kind_of = {kind.id: kind for kind in snapshot.kinds}
+        self.options = JobOptions(snapshot, empty)
+        self._of_needs: dict[tuple[object, bool], Sequence[tuple[Request, NodeSet]]] = {}
 
-    def __init__(self, snapshot: Snapshot, vacant: int = EVERY) -> None:
-        self.snapshot, self.vacant = snapshot, vacant
-        self.state = cluster_of(snapshot)
-        self.options = JobOptions(snapshot, self.state)
-        self._shortages: dict[object, Shortage | None] = {}
+    def needs(self, job: str) -> object:
+        """Return a key that is equal for jobs that fit in the same places."""
+        row = self.position[job]
+        return self.options.keys[row], self.columns.others["exclusive"][row]
 
-    def shortage(self, job: str, only: int = EVERY, *, may_spread: bool = True) -> Shortage | None:
-        """Return what a job lacks for a start on these nodes (a set); None if it fits.
+    def of(self, job: str, *, may_spread: bool) -> Sequence[tuple[Request, NodeSet]]:
+        """Return the requests that would start a job, each with the nodes that suit it.
 
         `may_spread`: a training job that fits on no node may run on several.
         """
-        row = self.snapshot.jobs.position[job]
-        key = self.options.keys[row], self._is_alone(row), only, may_spread
-        if key not in self._shortages:
-            allowed = only & self.vacant if self._is_alone(row) else only
-            found = self._ways(row, may_spread=may_spread)
-            ways = [(request, nodes & allowed) for request, nodes in found]
-            self._shortages[key] = least_shortage(self.state, ways) if ways else CAPACITY
-        return self._shortages[key]
+        row = self.position[job]
+        key = self.options.keys[row], may_spread
+        if key not in self._of_needs:
+            self._of_needs[key] = self._of_row(row, may_spread=may_spread)
+        return self._of_needs[key]
 
-    def nodes(self, job: str) -> int:
-        """Return the nodes (a set) that have room for a job, or for a unit of it."""
-        row, found = self.snapshot.jobs.position[job], 0
-        for request, nodes in self._ways(row, may_spread=True):
-            for group in self.state.groups_for(request, nodes):
-                found |= group.nodes
-        return found & self.vacant if self._is_alone(row) else found
+    def is_alone(self, job: str) -> bool:
+        """Return True if a job wants its nodes to itself."""
+        return bool(self.columns.others["exclusive"][self.position[job]])
 
-    def too_many_units(self, job: str) -> Lack | None:
-        """Return the lack of a batch job that has room for some of its units, but not for all."""
-        row = self.snapshot.jobs.position[job]
-        if not self._is_batch(row):
-            return None
-        request = self.options.requests.batch(row)
-        fit = sum(g.units * g.nodes.bit_count() for g in self.state.groups_for(request))
-        if not fit:
-            return None
-        return Lack("units", float(request.units), float(min(fit, request.units - 1)))
+    def units(self, job: str) -> Request | None:
+        """Return the request of a batch job's units; None for a training job."""
+        row = self.position[job]
+        return self.options.requests.batch(row) if self._is_batch(row) else None
 
-    def _ways(self, row: int, *, may_spread: bool) -> Sequence[tuple[Request, int]]:
-        """Return requests that would start a job, each with its nodes; gangs where no node does."""
+    def _of_row(self, row: int, *, may_spread: bool) -> Sequence[tuple[Request, NodeSet]]:
         if self._is_batch(row):
             return [(self.options.requests.batch(row), EVERY)]
-        options = self.options.within(inf, row)
-        if options or not may_spread:
-            return [(option.request, option.nodes) for option in options]
+        on_one_node = [(option.request, option.nodes) for option in self.options.within(inf, row)]
+        if on_one_node or not may_spread:
+            return on_one_node
         return [(request, EVERY) for request in self._spread(row)]
 
     def _spread(self, row: int) -> Iterator[Request]:
         """Yield requests of a job over several nodes, with numbers of GPUs of known speed."""
-        columns = self.snapshot.jobs.columns
-        least = int(columns.counts["gpus_min"][row])
-        most = int(columns.counts["gpus_max"][row])
-        kind = self.snapshot.kinds[self.snapshot.kind_index[columns.kinds[row]]]
+        least = int(self.columns.counts["gpus_min"][row])
+        most = int(self.columns.counts["gpus_max"][row])
+        kind = self.kind_of[self.columns.kinds[row]]
         known = {t.gpus for t in kind.throughputs if t.spread and t.steps_per_s > 0.0}
         for gpus in sorted(known):
             if least <= gpus <= most:
                 yield from self.options.requests.spread(row, gpus)
 
     def _is_batch(self, row: int) -> bool:
-        columns = self.snapshot.jobs.columns
-        return bool(columns.others["batch"][row]) or not columns.counts["gpus_max"][row]
+        """Return True for batch jobs, and for training jobs without GPUs, placed like them."""
+        return bool(self.columns.others["batch"][row]) or not self.columns.counts["gpus_max"][row]
 
-    def _is_alone(self, row: int) -> bool:
-        return bool(self.snapshot.jobs.columns.others["exclusive"][row])
+
+class Room:
+    """Room for waiting jobs in one state of the cluster; each answer serves all equal jobs.
+
+    `vacant`: nodes for jobs that want a node to themselves.
+    """
+
+    def __init__(
+        self, alternatives: Alternatives, state: ClusterState, vacant: NodeSet = EVERY
+    ) -> None:
+        self.alternatives, self.state, self.vacant = alternatives, state, vacant
+        self._shortages: dict[tuple[object, NodeSet, bool], Shortage | None] = {}
+        self._nodes: dict[object, NodeSet] = {}
+
+    def shortage(
+        self, job: str, only: NodeSet = EVERY, *, may_spread: bool = True
+    ) -> Shortage | None:
+        """Return what a job lacks for a start on these nodes; None if it fits."""
+        key = self.alternatives.needs(job), only, may_spread
+        if key not in self._shortages:
+            self._shortages[key] = self._shortage(job, only, may_spread=may_spread)
+        return self._shortages[key]
+
+    def nodes(self, job: str) -> NodeSet:
+        """Return the nodes that have room for a job, or for a unit of it."""
+        needs = self.alternatives.needs(job)
+        if needs not in self._nodes:
+            allowed = self._allowed(job)
+            found: NodeSet = 0
+            for request, nodes in self.alternatives.of(job, may_spread=True):
+                for group in self.state.groups_for(request, nodes & allowed):
+                    found |= group.nodes
+            self._nodes[needs] = found
+        return self._nodes[needs]
+
+    def too_many_units(self, job: str) -> Lack | None:
+        """Return the lack of a batch job that has room for some of its units, but not for all."""
+        request = self.alternatives.units(job)
+        if request is None:
+            return None
+        fitting = 0
+        for group in self.state.groups_for(request):
+            fitting += group.units * group.nodes.bit_count()
+        if not fitting:
+            return None
+        return Lack("units", float(request.units), float(min(fitting, request.units - 1)))
+
+    def _shortage(self, job: str, only: NodeSet, *, may_spread: bool) -> Shortage | None:
+        allowed = only & self._allowed(job)
+        alternatives = [
+            (request, nodes & allowed)
+            for request, nodes in self.alternatives.of(job, may_spread=may_spread)
+        ]
+        if not alternatives:
+            return CAPACITY
+        return least_shortage(self.state, alternatives)
+
+    def _allowed(self, job: str) -> NodeSet:
+        return self.vacant if self.alternatives.is_alone(job) else EVERY
+
+
+class Reservation(NamedTuple):
+    """Start that a plan expects of a waiting job on a node."""
+
+    start_s: float
+    node: str
+    job: str
+    gpus: int
 
 
 class PlanFacts:
-    """Facts of a plan: who holds which node, who is expected there, and the room that is left."""
+    """Facts of a plan: who holds which node, who is expected there, and the room that is left.
+
+    Each is found when it is first asked for, and kept for the other jobs.
+    """
 
     def __init__(self, plan: Plan, snapshot: Snapshot) -> None:
         self.plan, self.snapshot = plan, snapshot
+        self._reasons: dict[NodeSet, Waiting] = {}
+        self._first: dict[NodeSet, Sequence[Reservation]] = {}
+        self._node_sets: dict[Sequence[str], NodeSet] = {}
 
     @cached_property
     def leftover(self) -> Leftover:
@@ -116,71 +179,86 @@ class PlanFacts:
         return Leftover.of(self.snapshot, self.plan.placements)
 
     @cached_property
+    def empty_state(self) -> ClusterState:
+        """State of the open nodes if nothing ran, without a power cap."""
+        return empty_cluster_of(self.snapshot)
+
+    @cached_property
+    def alternatives(self) -> Alternatives:
+        """Requests that would start the jobs of the snapshot."""
+        return Alternatives(self.snapshot, self.empty_state)
+
+    @cached_property
     def empty(self) -> Room:
         """Room on the open nodes if nothing ran, without a power cap."""
-        nodes = tuple(
-            replace(node, devices=tuple(replace(device, held=()) for device in node.devices))
-            for node in self.snapshot.nodes
-        )
-        columns = self.snapshot.jobs.columns
-        others = {**columns.others, "running": ((),) * len(columns.ids)}
-        jobs = Jobs(replace(columns, others=others))
-        return Room(
-            replace(
-                self.snapshot, nodes=nodes, jobs=jobs, power_cap_w=None, power_caps=(), profiling=()
-            )
-        )
+        return Room(self.alternatives, self.empty_state)
 
     @cached_property
     def beside(self) -> Room:
         """Room that the plan's placements leave for the jobs that wait."""
-        position = self.snapshot.jobs.position
-        rows = [position[entry.job] for entry in self.plan.waiting]
-        view = view_of(self.snapshot, rows, self.plan.placements)
-        used = {seat.node for placed in self.plan.placements for seat in placed.ranks}
-        vacant = 0
+        placements = self.plan.placements
+        used = {seat.node for placed in placements for seat in placed.ranks}
+        vacant: NodeSet = 0
         for n, node in enumerate(self.snapshot.nodes):
             if node.id not in used:
                 vacant |= 1 << n
-        return Room(view, vacant)
+        return Room(self.alternatives, left_beside(self.snapshot, placements), vacant)
 
     @cached_property
     def holders(self) -> Holders:
         """Jobs on each node."""
-        return Holders(self.snapshot, self.empty.state, self.plan.placements)
+        return Holders(self.snapshot, self.empty_state, self.plan.placements)
 
     @cached_property
     def owners(self) -> Mapping[tuple[str, str], str]:
         """Job placed on each (node, device)."""
-        return {
-            (seat.node, device): placed.job
-            for placed in self.plan.placements
-            for seat in placed.ranks
-            for device in seat.devices
-        }
+        owners: dict[tuple[str, str], str] = {}
+        for placed in self.plan.placements:
+            for seat in placed.ranks:
+                for device in seat.devices:
+                    owners[seat.node, device] = placed.job
+        return owners
 
     @cached_property
     def reservations(self) -> Mapping[str, list[tuple[str, Expected]]]:
-        """Waiting jobs expected on each node, the first first."""
-        found: dict[str, list[tuple[str, Expected]]] = {}
+        """Waiting jobs expected on each node, by start."""
+        by_node: dict[str, list[tuple[str, Expected]]] = {}
         for entry in self.plan.waiting:
             if entry.expected is not None:
                 for node in entry.expected.nodes:
-                    found.setdefault(node, []).append((entry.job, entry.expected))
-        for of_node in found.values():
-            of_node.sort(key=lambda of: (of[1].start_s, of[0]))
-        return found
+                    by_node.setdefault(node, []).append((entry.job, entry.expected))
+        for of_node in by_node.values():
+            of_node.sort(key=lambda pair: (pair[1].start_s, pair[0]))
+        return by_node
+
+    def first_reservation(self, nodes: NodeSet, job: str) -> Reservation | None:
+        """Return the first reservation of another job on any of these nodes."""
+        if nodes not in self._first:
+            self._first[nodes] = self._first_two(nodes)
+        others = [first for first in self._first[nodes] if first.job != job]
+        return others[0] if others else None
+
+    def _first_two(self, nodes: NodeSet) -> Sequence[Reservation]:
+        """Return the first reservation on these nodes, and the first one of another job."""
+        # One of them is of another job than any that asks, so more are never needed.
+        reservations: list[Reservation] = []
+        for node in named(self, nodes):
+            for job, expected in self.reservations.get(node, ())[:2]:
+                reservations.append(Reservation(expected.start_s, node, job, expected.gpus))
+        reservations.sort()
+        others = [later for later in reservations if later.job != reservations[0].job]
+        return [*reservations[:1], *others[:1]]
 
     @cached_property
     def measured(self) -> Mapping[str, Mapping[str, None]]:
         """Nodes on which each kind is measured, in order."""
         columns, position = self.snapshot.jobs.columns, self.snapshot.jobs.position
-        found: dict[str, dict[str, None]] = {}
+        measured: dict[str, dict[str, None]] = {}
         for placed in self.plan.placements:
             if placed.purpose is PROFILING and placed.job in position:
-                of_kind = found.setdefault(columns.kinds[position[placed.job]], {})
+                of_kind = measured.setdefault(columns.kinds[position[placed.job]], {})
                 of_kind.update(dict.fromkeys(seat.node for seat in placed.ranks))
-        return found
+        return measured
 
     def row(self, job: str) -> int:
         """Return the row of a job in the snapshot."""
@@ -191,55 +269,81 @@ class PlanFacts:
 
         A job that runs, or that depends on others, has a key of its own.
         """
-        columns, row = self.snapshot.jobs.columns, self.row(entry.job)
-        others = columns.others
+        others, row = self.snapshot.jobs.columns.others, self.row(entry.job)
         if others["running"][row] or others["dependencies"][row]:
             return entry.job
-        needs = self.empty.options.keys[row], others["exclusive"][row], others["team"][row]
-        return needs, others["phase"][row], entry.of("", None)
+        needs = self.alternatives.needs(entry.job)
+        return needs, others["team"][row], others["phase"][row], entry.of("", None)
 
     def phase(self, job: str) -> JobPhase:
         """Return whether a job ran, waited, or was measured when the snapshot was taken."""
-        found: JobPhase = self.snapshot.jobs.columns.others["phase"][self.row(job)]
-        return found
+        phase: JobPhase = self.snapshot.jobs.columns.others["phase"][self.row(job)]
+        return phase
 
     def team(self, job: str) -> str:
         """Return the team of a job."""
-        found: str = self.snapshot.jobs.columns.others["team"][self.row(job)]
-        return found
+        team: str = self.snapshot.jobs.columns.others["team"][self.row(job)]
+        return team
+
+    @cached_property
+    def team_limits(self) -> Mapping[str, int | None]:
+        """GPUs that each team may use; None without a limit."""
+        return {team.name: team.max_gpus for team in self.snapshot.teams}
+
+    @cached_property
+    def gpus_of_teams(self) -> Mapping[str, int]:
+        """GPUs that the placements of each team use."""
+        teams = self.snapshot.jobs.columns.others["team"]
+        used: Counter[str] = Counter()
+        for placed in self.plan.placements:
+            used[teams[self.row(placed.job)]] += placed.gpus
+        return used
 
     def reached_limit(self, job: str) -> int | None:
         """Return the GPUs that the job's team may use, if the plan leaves too few for it."""
-        columns, position = self.snapshot.jobs.columns, self.snapshot.jobs.position
-        limits = {team.name: team.max_gpus for team in self.snapshot.teams}
-        team, least = self.team(job), int(columns.counts["gpus_min"][self.row(job)])
-        limit = limits.get(team)
+        team = self.team(job)
+        limit = self.team_limits.get(team)
+        least = int(self.snapshot.jobs.columns.counts["gpus_min"][self.row(job)])
         if limit is None or not least:
             return None
-        used = 0
-        for placed in self.plan.placements:
-            if columns.others["team"][position[placed.job]] == team:
-                used += placed.gpus
+        used = self.gpus_of_teams.get(team, 0)
         return limit if used + least > limit else None
+
+    @cached_property
+    def gpus_needed_by_teams(self) -> Mapping[str, int]:
+        """GPUs of each team's jobs: those that they hold, or the fewest that they need."""
+        columns = self.snapshot.jobs.columns
+        teams, running = columns.others["team"], columns.others["running"]
+        needed: Counter[str] = Counter()
+        for row, least in enumerate(columns.counts["gpus_min"].tolist()):
+            held = sum(run.gpus for run in running[row])
+            needed[teams[row]] += max(least, held)
+        return needed
 
     def undone(self, job: str) -> tuple[str, ...]:
         """Return the jobs of the snapshot that a job depends on."""
         dependencies = self.snapshot.jobs.columns.others["dependencies"][self.row(job)]
         return tuple(other for other in dependencies if other in self.snapshot.jobs.position)
 
-    def node_set(self, nodes: Sequence[str]) -> int:
+    def node_set(self, nodes: tuple[str, ...]) -> NodeSet:
         """Return these nodes as a set, without unknown ones."""
-        index, found = self.empty.state.layout.index, 0
-        for node in nodes:
-            if node in index:
-                found |= 1 << index[node]
-        return found
+        if nodes not in self._node_sets:
+            index = self.empty_state.layout.index
+            known: NodeSet = 0
+            for node in nodes:
+                if node in index:
+                    known |= 1 << index[node]
+            self._node_sets[nodes] = known
+        return self._node_sets[nodes]
 
-    def held_from(self, job: str, nodes: int) -> Waiting:
-        """Return the reason of a job for which these nodes (a set) would do: who holds them."""
-        reason = held_by(self.holders, WaitCode.NO_CAPACITY, nodes)
-        others = tuple(holder for holder in reason.jobs if holder != job)
-        return replace(reason, job=job, jobs=others)
+    def held_from(self, job: str, nodes: NodeSet) -> Waiting:
+        """Return the reason of a job for which these nodes would do: who holds them."""
+        if nodes not in self._reasons:
+            self._reasons[nodes] = held_by(self.holders, WaitCode.NO_CAPACITY, nodes)
+        reason = self._reasons[nodes].of(job, None)
+        if job in reason.jobs:
+            reason = replace(reason, jobs=tuple(holder for holder in reason.jobs if holder != job))
+        return reason
 
     def impossible(self, job: str, *, may_spread: bool = True) -> Waiting | None:
         """Return why no open node could run a job if nothing else ran; None if one could."""
@@ -256,7 +360,8 @@ def first_true(facts: PlanFacts, job: str) -> Waiting:
     # 1. Jobs that may not start yet, whatever is free.
     if facts.phase(job) is JobPhase.PROFILING:
         return Waiting(job, WaitCode.AWAITING_PROFILE)
-    if undone := facts.undone(job):
+    undone = facts.undone(job)
+    if undone:
         return Waiting(job, WaitCode.DEPENDENCY, jobs=undone)
     if facts.plan.status is PlanStatus.KEPT:
         return Waiting(job, WaitCode.SOLVER_FAILED)
@@ -302,16 +407,16 @@ def _has_no_decision(facts: PlanFacts, entry: Waiting) -> bool:
 
 
 def _is_impossible(facts: PlanFacts, entry: Waiting) -> bool:
-    """The needs named are those that no open node meets, measured on empty nodes.
+    """Return True if no open node meets the needs that the reason names, even when empty.
 
-    A policy that never spreads a job may say so of a gang that another one would.
+    A gang that fits on several nodes only counts as impossible: some policies never spread a job.
     """
     impossible = facts.impossible(entry.job, may_spread=False)
     return impossible is not None and entry.of("", None) == impossible
 
 
 def _has_no_capacity(facts: PlanFacts, entry: Waiting) -> bool:
-    """It would fit if the named jobs were gone from the named nodes, and does not fit now."""
+    """Return True if the job does not fit now, but would if the named jobs left the named nodes."""
     if facts.beside.shortage(entry.job) != CAPACITY:
         return False
     nodes = facts.node_set(entry.nodes)
@@ -321,7 +426,7 @@ def _has_no_capacity(facts: PlanFacts, entry: Waiting) -> bool:
 
 
 def _has_no_power(facts: PlanFacts, entry: Waiting) -> bool:
-    """It has room, and so many watts too little."""
+    """Return True if the job has room, and lacks as many watts as the reason says."""
     shortage = facts.beside.shortage(entry.job)
     if shortage is None or shortage.code is not ShortageCode.POWER_CAP:
         return False
@@ -329,12 +434,12 @@ def _has_no_power(facts: PlanFacts, entry: Waiting) -> bool:
 
 
 def _has_room(facts: PlanFacts, entry: Waiting) -> bool:
-    """It would fit now; the policy starts it later."""
+    """Return True if the job would fit now; the policy starts it later."""
     return facts.beside.shortage(entry.job) is None
 
 
 def _was_preempted(facts: PlanFacts, entry: Waiting) -> bool:
-    """It ran, and the named jobs have its devices."""
+    """Return True if the job ran, and the plan gives its devices to the named jobs."""
     if facts.phase(entry.job) is not JobPhase.RUNNING or not entry.jobs:
         return False
     return set(entry.jobs) <= set(winners(facts, entry.job))
@@ -343,22 +448,23 @@ def _was_preempted(facts: PlanFacts, entry: Waiting) -> bool:
 def winners(facts: PlanFacts, job: str) -> Mapping[str, None]:
     """Return the jobs that the plan places on devices of a job that ran, in order."""
     running = facts.snapshot.jobs.columns.others["running"][facts.row(job)]
-    found = dict[str, None]()
+    owners = dict[str, None]()
     for run in running:
         for seat in run.ranks:
             for device in seat.devices:
                 owner = facts.owners.get((seat.node, device), job)
                 if owner != job:
-                    found[owner] = None
-    return found
+                    owners[owner] = None
+    return owners
 
 
 def _is_cheaper_later(facts: PlanFacts, entry: Waiting) -> bool:
-    """It would fit now, and energy costs less from then on."""
+    """Return True if the job would fit now, and energy costs less from `from_s` on."""
     if entry.from_s is None or not _has_room(facts, entry):
         return False
     snapshot = facts.snapshot
-    now, later = snapshot.energy_at(snapshot.now_s), snapshot.energy_at(entry.from_s)
+    now = snapshot.energy_at(snapshot.now_s)
+    later = snapshot.energy_at(entry.from_s)
     if now is None or later is None:
         return False
     per_kg = snapshot.emissions_cost_per_kg
@@ -366,7 +472,7 @@ def _is_cheaper_later(facts: PlanFacts, entry: Waiting) -> bool:
 
 
 def _has_a_better_node(facts: PlanFacts, entry: Waiting) -> bool:
-    """It would fit now, but not on the named nodes, on which it is expected."""
+    """Return True if the job would fit now, but not on the named nodes, where it is expected."""
     if entry.expected is None or not set(entry.nodes) <= set(entry.expected.nodes):
         return False
     there = facts.node_set(entry.expected.nodes)
@@ -374,33 +480,22 @@ def _has_a_better_node(facts: PlanFacts, entry: Waiting) -> bool:
 
 
 def _is_reserved(facts: PlanFacts, entry: Waiting) -> bool:
-    """It would fit now, on a node on which the named job is expected before it."""
+    """Return True if the job would fit now on the named node, where the named job is expected."""
     if not _has_room(facts, entry) or len(entry.nodes) != 1:
         return False
     if not facts.beside.nodes(entry.job) & facts.node_set(entry.nodes):
         return False
-    expected = facts.reservations.get(entry.nodes[0], ())
-    return any((job,) == entry.jobs and of.start_s == entry.from_s for job, of in expected)
+    for job, expected in facts.reservations.get(entry.nodes[0], ()):
+        if entry.jobs == (job,) and entry.from_s == expected.start_s:
+            return True
+    return False
 
 
 def _is_over_team_limit(facts: PlanFacts, entry: Waiting) -> bool:
-    """The jobs of its team together need more GPUs than the team may use."""
-    columns = facts.snapshot.jobs.columns
-    limits = {team.name: team.max_gpus for team in facts.snapshot.teams}
-    if limits.get(entry.team) != entry.gpus:
+    """Return True if the jobs of its team together need more GPUs than the team may use."""
+    if facts.team(entry.job) != entry.team or facts.team_limits.get(entry.team) != entry.gpus:
         return False
-    if columns.others["team"][facts.row(entry.job)] != entry.team:
-        return False
-    needed = 0
-    for team, least, running in zip(
-        columns.others["team"],
-        columns.counts["gpus_min"].tolist(),
-        columns.others["running"],
-        strict=True,
-    ):
-        if team == entry.team:
-            needed += max(least, sum(run.gpus for run in running))
-    return needed > entry.gpus
+    return facts.gpus_needed_by_teams[entry.team] > entry.gpus
 
 
 IMPOSSIBLE = (

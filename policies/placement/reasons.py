@@ -35,28 +35,29 @@ from policies.contract.snapshot import (
 )
 from policies.placement.cluster_state import ClusterState
 from policies.placement.finders import Shortage, ShortageCode, why_not
-from policies.placement.layout import MILLIWATTS, Request, members
+from policies.placement.layout import MILLIWATTS, NodeSet, Request, members
 from policies.placement.priced_options import GroupingKey, JobOptions
 
 MOST_NAMED = 8
-"""Most jobs or nodes that a reason names; thousands of jobs would each repeat them."""
+"""Most jobs or nodes that a reason names: the reasons of thousands of jobs may repeat them."""
 
 
 def not_eligible(snapshot: Snapshot) -> dict[int, Waiting]:
     """By row, jobs that wait for anything but capacity: profiling or dependencies."""
     columns = snapshot.jobs.columns
-    phases, dependent = columns.others["phase"], columns.others["dependencies"]
-    waiting = {}
+    phases, dependencies = columns.others["phase"], columns.others["dependencies"]
+    waiting: dict[int, Waiting] = {}
     if JobPhase.PROFILING in phases:
-        profiled = (i for i, phase in enumerate(phases) if phase is JobPhase.PROFILING)
-        waiting = {i: Waiting(columns.ids[i], WaitCode.AWAITING_PROFILE) for i in profiled}
-    if not any(dependent):
+        for row, phase in enumerate(phases):
+            if phase is JobPhase.PROFILING:
+                waiting[row] = Waiting(columns.ids[row], WaitCode.AWAITING_PROFILE)
+    if not any(dependencies):
         return waiting
     known = snapshot.jobs.position
-    for i, dependencies in enumerate(dependent):
-        undone = tuple(d for d in dependencies if d in known)
-        if undone and i not in waiting:
-            waiting[i] = Waiting(columns.ids[i], WaitCode.DEPENDENCY, jobs=undone)
+    for row, others in enumerate(dependencies):
+        undone = tuple(job for job in others if job in known)
+        if undone and row not in waiting:
+            waiting[row] = Waiting(columns.ids[row], WaitCode.DEPENDENCY, jobs=undone)
     return waiting
 
 
@@ -67,27 +68,33 @@ class Holders:
         self, snapshot: Snapshot, state: ClusterState, placements: Sequence[Placement]
     ) -> None:
         self.layout, self.snapshot, self.placements = state.layout, snapshot, placements
-        self._found: dict[int, tuple[str, ...]] = {}
+        self._named: dict[NodeSet, tuple[str, ...]] = {}
 
     @cached_property
     def at(self) -> Mapping[int, Sequence[str]]:
         """Jobs by node, without nodes that have none."""
-        index, found = self.layout.index, dict[int, list[str]]()
+        index = self.layout.index
+        jobs: dict[int, list[str]] = {}
         runs = [(job, run.ranks) for job, run in profile_runs(self.snapshot)]
-        for job, ranks in [*[(placed.job, placed.ranks) for placed in self.placements], *runs]:
+        placed = [(placement.job, placement.ranks) for placement in self.placements]
+        for job, ranks in (*placed, *runs):
             for seat in ranks:
-                if (n := index.get(seat.node)) is not None:
-                    found.setdefault(n, []).append(job)
+                if seat.node in index:
+                    jobs.setdefault(index[seat.node], []).append(job)
         for node, job in strangers(self.snapshot):
-            found.setdefault(index[node], []).append(job)
-        return found
+            jobs.setdefault(index[node], []).append(job)
+        return jobs
 
-    def on(self, nodes: int) -> tuple[str, ...]:
+    def on(self, nodes: NodeSet) -> tuple[str, ...]:
         """Return jobs on these nodes, at most MOST_NAMED."""
-        if nodes not in self._found:
-            holders = [job for n in members(nodes) for job in self.at.get(n, ())]
-            self._found[nodes] = tuple(dict.fromkeys(holders))[:MOST_NAMED]
-        return self._found[nodes]
+        if nodes not in self._named:
+            jobs: dict[str, None] = {}
+            for n in members(nodes):
+                jobs.update(dict.fromkeys(self.at.get(n, ())))
+                if len(jobs) >= MOST_NAMED:
+                    break
+            self._named[nodes] = tuple(jobs)[:MOST_NAMED]
+        return self._named[nodes]
 
 
 def strangers(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
@@ -112,17 +119,19 @@ class Reasons:
     def of(self, rows: Sequence[int]) -> Iterator[Waiting]:
         """Yield one reason for each of these jobs."""
         holders = Holders(self.snapshot, self.state, self.placements)
-        columns, known = self.snapshot.jobs.columns, dict[GroupingKey, Waiting]()
+        columns = self.snapshot.jobs.columns
         keys, phases = self.options.keys, columns.others["phase"]
+        of_class: dict[GroupingKey, Waiting] = {}
         for row in rows:
             key = keys[row]
-            if key not in known:
-                known[key] = self._reason(row, holders)
-            one = known[key]
-            code = one.code
+            if key not in of_class:
+                of_class[key] = self._reason(row, holders)
+            reason = of_class[key]
+            code = reason.code
+            # A job that ran has had room: the plan gives it to others.
             if phases[row] is JobPhase.RUNNING and code is WaitCode.NO_CAPACITY:
                 code = WaitCode.POSTPONED
-            yield replace(one, job=columns.ids[row], code=code)
+            yield replace(reason, job=columns.ids[row], code=code)
 
     def _reason(self, row: int, holders: Holders) -> Waiting:
         options = self.options.within(inf, row)
@@ -132,14 +141,14 @@ class Reasons:
         shortage = least_shortage(self.state, alternatives)
         if shortage is not None and shortage.code is ShortageCode.POWER_CAP:
             return for_power(self.snapshot, shortage)
-        nodes_that_would_do = 0
+        nodes_that_would_do: NodeSet = 0
         for option in options:
             nodes_that_would_do |= option.nodes
         code = WaitCode.POSTPONED if shortage is None else WaitCode.NO_CAPACITY
         return held_by(holders, code, nodes_that_would_do)
 
 
-def held_by(holders: Holders, code: WaitCode, nodes: int) -> Waiting:
+def held_by(holders: Holders, code: WaitCode, nodes: NodeSet) -> Waiting:
     """Return the reason of a job for which these nodes would do, with the jobs on them."""
     views = holders.layout.nodes
     named = tuple([views[n].id for n in islice(members(nodes), MOST_NAMED)])
@@ -147,17 +156,22 @@ def held_by(holders: Holders, code: WaitCode, nodes: int) -> Waiting:
 
 
 def least_shortage(
-    state: ClusterState, alternatives: Sequence[tuple[Request, int]]
+    state: ClusterState, alternatives: Sequence[tuple[Request, NodeSet]]
 ) -> Shortage | None:
-    """Return the shortage of these alternatives (request, set of nodes); None if one fits.
+    """Return the shortage of these alternatives, each with its nodes; None if one fits.
 
-    Of those that lack power alone, the one that lacks least.
+    The least shortage of power, if any of them lacks power alone; else the one of capacity.
     """
-    found = [why_not(state, request, only) for request, only in alternatives]
-    if None in found:
-        return None
-    of_power = [s for s in found if s is not None and s.code is ShortageCode.POWER_CAP]
-    return min(of_power, key=lambda s: s.missing_mw, default=Shortage(ShortageCode.CAPACITY))
+    least = Shortage(ShortageCode.CAPACITY)
+    for request, nodes in alternatives:
+        shortage = why_not(state, request, nodes)
+        if shortage is None:
+            return None
+        if shortage.code is not ShortageCode.POWER_CAP:
+            continue
+        if least.code is ShortageCode.CAPACITY or shortage.missing_mw < least.missing_mw:
+            least = shortage
+    return least
 
 
 def for_power(snapshot: Snapshot, shortage: Shortage) -> Waiting:
@@ -170,32 +184,41 @@ def for_power(snapshot: Snapshot, shortage: Shortage) -> Waiting:
 def cap_rises_s(snapshot: Snapshot, missing_w: float) -> float | None:
     """Return when the cluster may use so many watts more than now; None if no cap leaves them."""
     wanted_w = (snapshot.cap_w or 0.0) + missing_w
-    changes = {at for s in snapshot.power_caps for at in (s.from_s, s.to_s)}
-    caps = ((at, snapshot.cap_at(at)) for at in sorted(changes) if snapshot.now_s < at < inf)
-    return next((at for at, cap in caps if cap is None or cap >= wanted_w), None)
+    changes_s: set[float] = set()
+    for cap in snapshot.power_caps:
+        changes_s.update((cap.from_s, cap.to_s))
+    for at_s in sorted(changes_s):
+        if snapshot.now_s < at_s < inf:
+            cap_w = snapshot.cap_at(at_s)
+            if cap_w is None or cap_w >= wanted_w:
+                return at_s
+    return None
 
 
 def why_impossible(snapshot: Snapshot, row: int) -> Waiting:
     """Return why a job can run on no open node, whatever is free.
 
-    Nodes that have all it needs are in its way (lost, cordoned, draining, for profiling alone);
-    else the first need that none of them meets.
+    If some nodes meet all its needs, they take no new jobs: they are lost, cordoned, draining or
+    for profiling alone. Else the first need that none of the nodes meets which met those before.
     """
     left: Sequence[NodeView] = snapshot.nodes
-    for need in needs_of(snapshot, row) if left else ():
-        suitable = [node for node in left if need.suits(node)]
-        if not suitable and (need.code is WaitCode.NO_THROUGHPUT and not _open(left)):
-            break
-        if not suitable:
-            return need.unmet(left)
-        left = suitable
-    named = tuple(n.id for n in left if not n.takes_training)[:MOST_NAMED]
-    if left and all(n.state is NodeState.LOST for n in left):
-        return Waiting("", WaitCode.NODES_LOST, named)
-    return Waiting("", WaitCode.NO_NODE_FITS if _open(left) else WaitCode.NODES_UNAVAILABLE, named)
+    if left:
+        for need in needs_of(snapshot, row):
+            suitable = [node for node in left if need.suits(node)]
+            if not suitable:
+                if need.code is WaitCode.NO_THROUGHPUT and not _are_open(left):
+                    break  # that these nodes are closed is the nearer cause
+                return need.unmet(left)
+            left = suitable
+    closed = tuple(node.id for node in left if not node.takes_training)[:MOST_NAMED]
+    if left and all(node.state is NodeState.LOST for node in left):
+        return Waiting("", WaitCode.NODES_LOST, closed)
+    if _are_open(left):
+        return Waiting("", WaitCode.NO_NODE_FITS, closed)
+    return Waiting("", WaitCode.NODES_UNAVAILABLE, closed)
 
 
-def _open(nodes: Sequence[NodeView]) -> bool:
+def _are_open(nodes: Sequence[NodeView]) -> bool:
     return any(node.takes_training for node in nodes)
 
 
@@ -272,8 +295,12 @@ def _named(nodes: Sequence[NodeView]) -> Waiting:
 
 
 def _words(missing: Iterable[str], offered: Iterable[str]) -> Waiting:
-    told = tuple(sorted(set(missing)))[:MOST_NAMED], tuple(sorted(set(offered)))[:MOST_NAMED]
-    return Waiting("", WaitCode.NO_NODE_FITS, missing=told[0], offered=told[1])
+    return Waiting(
+        "",
+        WaitCode.NO_NODE_FITS,
+        missing=tuple(sorted(set(missing)))[:MOST_NAMED],
+        offered=tuple(sorted(set(offered)))[:MOST_NAMED],
+    )
 
 
 def _labels(wanted: set[str], nodes: Sequence[NodeView], every_node: Sequence[NodeView]) -> Waiting:
@@ -302,8 +329,8 @@ def _labels_of(nodes: Sequence[NodeView]) -> set[str]:
 
 
 def _lacks(amounts: Sequence[tuple[str, float]], nodes: Sequence[NodeView]) -> Waiting:
-    """Name what no node has enough of; what none has together if each is somewhere."""
-    lacks = []
+    """Name what no node has enough of; all needs if only their sum is on no node."""
+    lacks: list[Lack] = []
     for name, amount in amounts:
         most = max(has(node, name) for node in nodes)
         if name == "gpus" and max(len(node.devices) for node in nodes) >= amount > most:
@@ -320,12 +347,14 @@ def _has_enough(node: NodeView, name: str, amount: float) -> bool:
 
 
 def _amounts(snapshot: Snapshot, row: int) -> tuple[tuple[str, float], ...]:
-    """Return what a job, or each unit of it, needs of one node: GPUs first, then what else."""
+    """Return what a job, or each unit of it, needs of one node: GPUs first, then the rest."""
     columns = snapshot.jobs.columns
     demand = seat_demand(columns, row)
-    used = tuple(sorted((name, amount) for name, amount in demand.items() if amount > 0.0))
-    is_batch, least = columns.others["batch"][row], int(columns.counts["gpus_min"][row])
-    return (("gpus", float(gpus_per_unit(columns, row) if is_batch else least)), *used)
+    rest = sorted((name, amount) for name, amount in demand.items() if amount > 0.0)
+    gpus = int(columns.counts["gpus_min"][row])
+    if columns.others["batch"][row]:
+        gpus = gpus_per_unit(columns, row)
+    return (("gpus", float(gpus)), *rest)
 
 
 def has(node: NodeView, name: str) -> float:
@@ -338,8 +367,10 @@ def has(node: NodeView, name: str) -> float:
 
 
 def _types_of_known_speed(snapshot: Snapshot, row: int) -> set[str]:
+    """Return the GPU types on which a job's speed is known; batch jobs need none."""
     columns = snapshot.jobs.columns
-    least, most = (int(columns.counts[name][row]) for name in ("gpus_min", "gpus_max"))
+    least = int(columns.counts["gpus_min"][row])
+    most = int(columns.counts["gpus_max"][row])
     if columns.others["batch"][row] or not most:
         return {node.gpu_type for node in snapshot.nodes}
     kind = snapshot.kinds[snapshot.kind_index[columns.kinds[row]]]

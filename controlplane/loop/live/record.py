@@ -46,7 +46,7 @@ MAY_WAIT = (JobState.QUEUED, JobState.PROFILING, JobState.STOPPING)
 def open_round(
     lock: RoundLock, observed: Observation, started: datetime, snapshot_s: float
 ) -> Round:
-    """Row of a round that has seen the cluster and is about to decide."""
+    """Write the row of a round that has seen the cluster and is about to decide."""
     cluster, snapshot = observed.cluster, observed.snapshot
     spelling = snapshot.canonical_bytes
     return Round.objects.create(
@@ -61,9 +61,11 @@ def open_round(
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Packed JSON form of a plan with its digest, and jobs by changed reason for waiting.
+    """Plan as a round keeps it: JSON form, packed, and its digest.
 
-    `told`: the plan with the reasons that people read.
+    `runs_expected`: [job, purpose, copy, run time (s)] of placements, packed. `waits`: jobs by
+    reason for waiting, those whose reason has changed. `told`: the plan with the reasons that
+    people read.
     """
 
     form: dict[str, Any]
@@ -154,7 +156,7 @@ def wants_another(row: Round, observed: Observation, plan: Plan, applied: Applie
 
 
 def last_plan(row: Round) -> LastPlan | None:
-    """Plan of the previous round if the same policy and parameters decided it."""
+    """Return the plan of the previous round, if the same policy and parameters decided it."""
     earlier = Round.objects.filter(cluster=row.cluster_id, number__lt=row.number).exclude(plan=None)
     before = earlier.defer("snapshot").order_by("-number").first()
     if before is None or before.status == Round.Status.KEPT:
@@ -207,6 +209,7 @@ def note_waiting(written: Written, lock: RoundLock, clock: Callable[[], datetime
 
 
 def _note(reason: str, ids: Sequence[UUID]) -> None:
+    """Store a reason, a JSON list of code and detail, of jobs that may still wait."""
     code, detail = json.loads(reason)
     Job.objects.filter(pk__in=ids, state__in=MAY_WAIT).update(
         waiting_code=code, waiting_detail=detail
@@ -216,6 +219,7 @@ def _note(reason: str, ids: Sequence[UUID]) -> None:
 def _changed(
     observed: Observation, reasons: Mapping[str, list[Any]]
 ) -> Mapping[str, Sequence[UUID]]:
+    """Return jobs by reason, as JSON, of those whose stored reason is another one."""
     changed: dict[str, list[UUID]] = defaultdict(list)
     if not reasons:
         return changed
@@ -255,7 +259,7 @@ def conditions_of(known: Mapping[str, str], jobs: Iterable[str]) -> dict[str, An
 
 
 def waiting_detail(entry: Waiting, snapshot: Snapshot) -> dict[str, Any]:
-    """Particulars of a reason for waiting as stored, without empty ones."""
+    """Return the details of a reason for waiting as stored, without empty ones."""
     given: dict[str, Any] = {
         "nodes": list(entry.nodes),
         "jobs": list(entry.jobs),
@@ -276,15 +280,18 @@ def _needs(entry: Waiting, snapshot: Snapshot) -> list[str]:
     if entry.code is not WaitCode.NO_CAPACITY:
         return []
     columns, row = snapshot.jobs.columns, snapshot.jobs.position[entry.job]
-    gpus, units = columns.counts["gpus_min"][row], columns.counts["units"][row]
-    has_gpus = bool(columns.counts["gpus_max"][row])
-    amounts = float(columns.numbers["cores"][row]) * float(units)
-    asks = {
-        "cores": not has_gpus,
-        "several": gpus > 1 if has_gpus else amounts > 1.0,
-        "types": bool(columns.others["allowed_types"][row]),
-    }
-    return [name for name, is_asked in asks.items() if is_asked]
+    needs: list[str] = []
+    if columns.counts["gpus_max"][row]:
+        has_several = columns.counts["gpus_min"][row] > 1
+    else:
+        needs.append("cores")
+        cores = float(columns.numbers["cores"][row]) * float(columns.counts["units"][row])
+        has_several = cores > 1.0
+    if has_several:
+        needs.append("several")
+    if columns.others["allowed_types"][row]:
+        needs.append("types")
+    return needs
 
 
 def _rejections(applied: Applied) -> dict[str, list[Any]]:

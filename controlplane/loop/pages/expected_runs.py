@@ -35,7 +35,7 @@ def expected_runs(
     now_s: float,
     until_s: float,
 ) -> list[Bar]:
-    """Bars of the runs that waiting jobs are expected to have, by the schedule of the plan.
+    """Return bars of the runs that waiting jobs are expected to have, by the plan's schedule.
 
     A schedule names no GPUs: a run is drawn on those that are free first after `bars`. A run of
     unknown length ends at `until_s`.
@@ -44,23 +44,25 @@ def expected_runs(
     for bar in bars:
         free_s[bar.lane] = max(free_s[bar.lane], bar.to_s)
     rows = list(_coming(cluster))
-    seen = seen_by(user, {row.job_id for row in rows})
-    found, on_cores = list[Bar](), list[Bar]()
+    visible = seen_by(user, {row.job_id for row in rows})
+    on_gpus: list[Bar] = []
+    on_cores: list[Bar] = []
     for row in rows:
         from_s, to_s = _span(row, now_s, until_s)
-        known = row.job_id in seen
-        name, key = (row.job.name, str(row.job_id)) if known else (OTHERS, "")
-        hover = END_UNKNOWN if known and row.end_at is None else ""
+        name, key, hover = OTHERS, "", ""
+        if row.job_id in visible:
+            name, key = row.job.name, str(row.job_id)
+            hover = END_UNKNOWN if row.end_at is None else ""
         if row.gpus:
             for lane in _gpus_free_first(row, lanes.gpus, free_s):
                 free_s[lane] = max(free_s[lane], to_s)
-                found.append(Bar(lane, key, name, from_s, to_s, "coming", hover))
+                on_gpus.append(Bar(lane, key, name, from_s, to_s, "coming", hover))
         else:
             for node in row.nodes:
                 if node in lanes.cores:
                     lane = lanes.cores[node]
                     on_cores.append(Bar(lane, key, name, from_s, to_s, "coming", hover))
-    return [*found, *side_by_side(on_cores)]
+    return [*on_gpus, *side_by_side(on_cores)]
 
 
 def side_by_side(bars: Sequence[Bar]) -> list[Bar]:
@@ -68,10 +70,14 @@ def side_by_side(bars: Sequence[Bar]) -> list[Bar]:
     ends_s: dict[str, list[float]] = defaultdict(list)
     rows = list[int]()
     for bar in bars:
-        rows_s = ends_s[bar.lane]
-        free = [row for row, end_s in enumerate(rows_s) if end_s <= bar.from_s]
-        row = free[0] if free else len(rows_s)
-        rows_s[row : row + 1] = [bar.to_s]
+        of_lane = ends_s[bar.lane]
+        free = [row for row, end_s in enumerate(of_lane) if end_s <= bar.from_s]
+        if free:
+            row = free[0]
+            of_lane[row] = bar.to_s
+        else:
+            row = len(of_lane)
+            of_lane.append(bar.to_s)
         rows.append(row)
     pairs = zip(bars, rows, strict=True)
     return [replace(bar, row=row, rows=len(ends_s[bar.lane])) for bar, row in pairs]
@@ -87,7 +93,7 @@ def _coming(cluster: Cluster) -> QuerySet[Forecast]:
 
 
 def _span(row: Forecast, now_s: float, until_s: float) -> tuple[float, float]:
-    """Start by the schedule, not before now, and end."""
+    """Return the start (s) by the schedule, but not before now, and the end (s)."""
     assert row.planned_at is not None  # the query asks for it
     from_s = max(row.planned_at.timestamp(), now_s)
     if row.end_at is None or row.start_at is None:
@@ -98,9 +104,10 @@ def _span(row: Forecast, now_s: float, until_s: float) -> tuple[float, float]:
 def _gpus_free_first(
     row: Forecast, gpus: Mapping[str, Sequence[str]], free_s: Mapping[str, float]
 ) -> Iterator[str]:
-    """Lanes of the nodes' GPUs that are free first, as evenly over the nodes as they come."""
+    """Yield lanes of a run's GPUs: those that are free first, as evenly as can be on its nodes."""
     left = row.gpus
-    for rest, node in zip(range(len(row.nodes), 0, -1), row.nodes, strict=True):
-        count = -(-left // rest)
+    for i, node in enumerate(row.nodes):
+        nodes_left = len(row.nodes) - i
+        count = -(-left // nodes_left)  # rounded up
         yield from sorted(gpus.get(node, ()), key=lambda lane: free_s[lane])[:count]
         left -= count

@@ -150,13 +150,13 @@ def welcome(local: Local) -> list[str]:
 
 
 def _agent(node: EmulatedNode, home: Path, port: int, runtime: LocalRuntime = PROCESSES) -> Program:
-    """Node's agent with its emulated GPUs and, before its first start, a token."""
+    """Return the program of a node's agent: with emulated GPUs and, at first, a token to enrol."""
     folder = private_folder(home / "agents")
     emulation = folder / f"{node.name}.yaml"
     emulation.write_text(yaml.safe_dump(_emulation(node)))
     token_file = folder / f"{node.name}.token"
     before = _epoch(node)
-    if before is None:
+    if before is None:  # it is not enrolled yet
         cluster = Cluster.objects.get(name=CLUSTER)
         write_whole(token_file, issue_enrolment_token(cluster, role="both").encode())
     program = programs.agent(node.name, home, port, emulation, token_file, runtime)
@@ -164,6 +164,7 @@ def _agent(node: EmulatedNode, home: Path, port: int, runtime: LocalRuntime = PR
 
 
 def _is_in(node: EmulatedNode, before: int) -> bool:
+    """Return True if the agent has begun a session after epoch `before`; sets the idle power."""
     connections.close_all()  # a supervisor holds no connection while it waits
     if (_epoch(node) or 0) <= before:
         return False
@@ -172,6 +173,7 @@ def _is_in(node: EmulatedNode, before: int) -> bool:
 
 
 def _epoch(node: EmulatedNode) -> int | None:
+    """Return the number of the node's last session; None if it was never enrolled."""
     return _row(node).values_list("epoch", flat=True).first()
 
 

@@ -31,10 +31,14 @@ from policies.host import registry
 from policies.placement.explained import explained
 
 PATIENCE_S = 0.5
+"""Seconds to wait while the same web process answers another question."""
+
 WORK = 20_000
 """Jobs that all simulated rounds together may see."""
 
 BUDGET_S = 5.0
+"""Seconds after which the simulation of the queue is cut short."""
+
 UNKNOWN = "When it would start is not known."
 
 
@@ -86,6 +90,7 @@ def _forecast(user: User, data: object) -> SubmissionForecast | str:
 def _decided(
     user: User, answer: Submission, job: Job, cluster: Cluster, snapshot: Snapshot
 ) -> SubmissionForecast:
+    """Return the forecast of a job that is taken back already, from a snapshot that has it."""
     # 1. A job that no decision would look at begins later, or waits for others.
     wanted = str(job.pk)
     size = (job.units * job.cores, job.gpus_max)
@@ -130,6 +135,7 @@ def _nodes_of(plan: Plan, job: str, names: Mapping[str, str]) -> tuple[str, ...]
 
 
 def _ahead(cluster: Cluster, snapshot: Snapshot, job: str) -> JobAhead | None:
+    """Simulate the queue, unless the policy is a third party's; None if the simulation fails."""
     if cluster.policy not in registry.BUILT_IN:
         return None
     try:

@@ -72,8 +72,9 @@ def half(read: Callable[[], tuple[Scenario, Workload]], number: int) -> tuple[Sc
     """Return the first (0) or second (1) half of the jobs of a trace."""
     scenario, workload = read()
     middle = len(workload.jobs) // 2
-    bounds = ((0, middle), (middle, len(workload.jobs)))[number]
-    return scenario, _part(workload, *bounds)
+    if number == 0:
+        return scenario, _part(workload, 0, middle)
+    return scenario, _part(workload, middle, len(workload.jobs))
 
 
 def kth_overload() -> tuple[Scenario, Workload]:
@@ -83,6 +84,7 @@ def kth_overload() -> tuple[Scenario, Workload]:
 
 
 def _part(workload: Workload, first: int, last: int) -> Workload:
+    """Return the jobs from `first` up to, but without, `last`."""
     jobs, _ = by_arrival(rows(workload.jobs, np.arange(first, last)))
     return replace(workload, jobs=jobs)
 
@@ -123,9 +125,9 @@ TRACES: Mapping[str, Trace] = {
 
 
 def figures() -> Iterator[Figure]:
-    """All traces under both policies."""
+    """Yield the figures of all traces under both policies; those of EASY have no goals."""
     for name, trace in TRACES.items():
-        easy: Mapping[str, float] = {}
+        easy: Mapping[str, float] = {}  # measured first, as POLICIES lists it first
         for title, (policy, parameters) in POLICIES.items():
             clocked = Clocked(make(policy, {**parameters, **trace.parameters}))
             scenario, workload = trace.read()
@@ -173,10 +175,12 @@ def _measured(
 
 
 def _with_real(line: str) -> str:
+    """Return a job's line with its run time in place of the requested time; others as they are."""
     values = line.split()
     if line.startswith(";") or not values:
         return line
-    values[8] = str(max(1.0, float(values[3])))
+    run_s = float(values[3])
+    values[8] = str(max(1.0, run_s))
     return " ".join(values)
 
 

@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.contract.snapshot import NodeView
+from policies.contract.plan import Placement
+from policies.contract.snapshot import PROFILING, JobPhase, NodeView, RankPlacement
 from policies.placement.cluster_state import ClusterState
 from policies.placement.finders import ShortageCode, why_not
+from policies.placement.from_snapshot import left_beside
 from policies.placement.layout import DEVICES, Allocation, Layout, Request, Span
 from policies.placement.timeline import earliest
-from tests.builders_policies import a_device, a_node
+from tests.builders_policies import a_batch_job, a_device, a_job, a_node, a_snapshot, on
 from tests.policies.placement.brute_force import BruteForce
 
 RESOURCES = ("cores", "memory_gb")
@@ -251,3 +253,36 @@ def test_devices_that_a_job_holds_already_come_first() -> None:
     state = ClusterState(layout)
     wanted = layout.bits(0, {"gpu2"})
     assert layout.ids(0, state.devices(Request(gpus=2), 0, 1, wanted)) == ("gpu0", "gpu2")
+
+
+def test_placements_leave_what_they_do_not_take() -> None:
+    node = a_node("n1", gpus=4, cores=8.0, memory_gb=8.0)
+    jobs = [a_job("a", cores=2.0, memory_gb=1.0), a_job("waits", cores=1.0)]
+    placed = Placement("a", (RankPlacement("n1", ("gpu1",), cpu_quota=3.0),))
+    state = left_beside(a_snapshot([node], jobs), (placed,))
+    billion = 10**9
+    assert state.free == [(3, 5 * billion, 7 * billion)]
+    assert state.idle == [0b1101]
+
+
+def test_exclusive_placement_closes_its_nodes() -> None:
+    nodes = [a_node("n1", cores=4.0), a_node("n2", cores=4.0)]
+    job = a_batch_job("a", exclusive=True, cores=1.0)
+    state = left_beside(a_snapshot(nodes, [job]), (Placement("a", (RankPlacement("n1", ()),)),))
+    assert state.open & 0b11 == 0b10
+
+
+def test_cores_without_limit_still_draw_the_power_of_their_node() -> None:
+    node = a_node("n1", gpus=1, power_w=(300.0, 400.0))
+    snapshot = a_snapshot([node], [a_batch_job("a", cores=1.0)], power_cap_w=500.0)
+    state = left_beside(snapshot, (Placement("a", (RankPlacement("n1", ()),)),))
+    assert state.cap_mw - state.used_mw == 200_000
+
+
+def test_profile_run_that_goes_on_counts_once() -> None:
+    run = replace(on("n1", "gpu0")[0], purpose=PROFILING)
+    job = a_job("a", cores=3.0, phase=JobPhase.PROFILING, running=(run,))
+    snapshot = a_snapshot([a_node("n1", gpus=2, cores=8.0)], [job])
+    placed = Placement("a", run.ranks, run.copy, PROFILING)
+    state = left_beside(snapshot, (placed,))
+    assert state.free == [(1, 5 * 10**9)]
