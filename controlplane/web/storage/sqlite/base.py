@@ -96,7 +96,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
             time.sleep(random.uniform(0.0, PAUSE_S))  # noqa: S311  # no secret
 
     def _begins(self, *, is_last: bool) -> bool:
-        """Begin a transaction; if somebody writes return False, or raise if this try is the last."""
+        """Begin; if somebody writes return False, or raise OperationalError at the last try."""
         try:
             self.cursor().execute(f"BEGIN {self.transaction_mode}")
         except OperationalError as error:
