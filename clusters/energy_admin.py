@@ -42,7 +42,7 @@ class SeriesForm(forms.Form):
     )
 
     def save(self, request: HttpRequest) -> EnergyTariff | None:
-        """Add the series; None, with an error at the file, if it cannot be taken."""
+        """Add the series and return its tariff; None, with errors in the form, if it is refused."""
         try:
             text = decode(self.cleaned_data["file"].read(), any_encoding=True)
             name = self.cleaned_data["name"]
@@ -57,10 +57,13 @@ class SeriesForm(forms.Form):
 class BandInline(OperatorInline):
     model = TariffBand
 
+    # The bands of a version are added with it; later it does not change.
     def _while_new(self, request: HttpRequest, obj: Any = None) -> bool:
         return obj is None and self._by_operators(request)
 
-    has_add_permission = has_change_permission = has_delete_permission = _while_new
+    has_add_permission = _while_new
+    has_change_permission = _while_new
+    has_delete_permission = _while_new
 
     def get_extra(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> int:
         return len(_copied_bands(request)) or 1
@@ -107,19 +110,24 @@ class EnergyTariffAdmin(AppendOnly):
         super().save_model(request, obj, form, change)
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        """Copy the version's figures; it begins now unless another time is set."""
-        copied = _copied(request)
+        """Fill the form from the version to copy, without its start: the new one begins now."""
+        copied = _copied_tariff(request)
         if copied is None:
             return super().get_changeform_initial_data(request)
-        names = ("name", "default_price_per_kwh", "emissions_g_per_kwh")
-        return {"cluster": copied.cluster_id, **{name: getattr(copied, name) for name in names}}
+        return {
+            "cluster": copied.cluster_id,
+            "name": copied.name,
+            "default_price_per_kwh": copied.default_price_per_kwh,
+            "emissions_g_per_kwh": copied.emissions_g_per_kwh,
+        }
 
     def get_formset_kwargs(
         self, request: HttpRequest, obj: Any, inline: Any, prefix: str
     ) -> dict[str, Any]:
-        """Copy the version's bands on first display only; posted values count as typed."""
+        """Fill the bands from the version to copy when the form is first shown, not on a POST."""
         kwargs: dict[str, Any] = super().get_formset_kwargs(request, obj, inline, prefix)
-        if request.method == "GET" and (bands := _copied_bands(request)):
+        bands = _copied_bands(request)
+        if request.method == "GET" and bands:
             kwargs["initial"] = bands
         return kwargs
 
@@ -131,26 +139,33 @@ class EnergyTariffAdmin(AppendOnly):
         if len(chosen) != 1:
             self.message_user(request, "Choose one tariff to copy.", messages.ERROR)
             return None
-        return _to_copy(chosen[0].pk)
+        return _redirect_to_copy(chosen[0].pk)
 
     @detail_action(description="New version from this one")
     def new_version_of(self, request: HttpRequest, object_id: int) -> HttpResponseRedirect:
-        return _to_copy(object_id)
+        return _redirect_to_copy(object_id)
 
 
-def _to_copy(pk: int) -> HttpResponseRedirect:
+def _redirect_to_copy(pk: int) -> HttpResponseRedirect:
+    """Redirect to the form of a new version, filled from the version `pk`."""
     return redirect(f"{reverse('admin:clusters_energytariff_add')}?copy={int(pk)}")
 
 
-def _copied(request: HttpRequest) -> EnergyTariff | None:
-    wanted = request.GET.get("copy", "")
-    return EnergyTariff.objects.filter(pk=wanted).first() if wanted.isdecimal() else None
+def _copied_tariff(request: HttpRequest) -> EnergyTariff | None:
+    """Return the version that the form is to be filled from, if there is one."""
+    key = request.GET.get("copy", "")
+    if not key.isdecimal():
+        return None
+    return EnergyTariff.objects.filter(pk=key).first()
 
 
 def _copied_bands(request: HttpRequest) -> list[dict[str, Any]]:
-    copied = _copied(request)
+    """Return the bands of the version to copy."""
+    copied = _copied_tariff(request)
+    if copied is None:
+        return []
     names = ("days", "from_time", "to_time", "price_per_kwh", "emissions_g_per_kwh")
-    return list(copied.bands.values(*names)) if copied else []
+    return list(copied.bands.values(*names))
 
 
 @admin.register(PueRecord)

@@ -1,7 +1,7 @@
 """Series of prices: one for each hour or quarter of an hour, as day-ahead markets publish them.
 
-A CSV with a header: the start of each step, and its price per kWh or MWh. Times with an offset mean
-themselves; others are the wall clock of the cluster, whose hour in autumn is there twice.
+A series is a CSV with a header: the start of each step, and its price per kWh or MWh. Times without
+an offset are wall-clock times in the cluster's time zone, which has one hour in autumn twice.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,13 +19,18 @@ from django.db import transaction
 from clusters.models import Cluster, EnergyTariff, TariffStep
 from clusters.tariffs import LONGEST_STEP, costs_changed
 from controlplane.audit.record import record
-from loadmaster.text_formats import delimiter_of, moment, plain_number, rows, without_mark
+from loadmaster import text_formats
+from loadmaster.text_formats import delimiter_of, moment, plain_number, without_mark
 
 STARTS = ("start", "from", "time", "datetime", "timestamp")
+"""Names of the column of times, of which a file has one."""
+
 PRICES = {"price_per_kwh": Decimal(1), "price_per_mwh": Decimal(1000)}
-"""Columns of prices, and what to divide them by."""
+"""Names of the column of prices, of which a file has one, with the kWh of its unit."""
 
 EMISSIONS = "emissions_g_per_kwh"
+"""Name of the column of emissions, which may be missing."""
+
 SHORTEST_STEP = timedelta(minutes=5)
 MOST_STEPS = 40_000
 """A year of quarter-hours has 35,136."""
@@ -33,14 +38,17 @@ MOST_STEPS = 40_000
 MOST_PRICE = Decimal(1000)
 DECIMALS = Decimal("0.00000001")
 
+Record = tuple[int, list[str]]
+"""Line number and fields of a record of the CSV."""
+
 
 class SeriesError(ValueError):
-    """A series that cannot be taken; the message names line and remedy."""
+    """A series that cannot be saved; the message names line and remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Price per kWh from `start` (UTC) on; `line` of the file."""
+    """Price per kWh and emissions in g/kWh from `start` (UTC) on; `line`: its line in the file."""
 
     line: int
     start: datetime
@@ -50,7 +58,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Equal steps that follow each other to `until`."""
+    """Steps of equal length, without gaps; the last one ends at `until` (UTC)."""
 
     steps: Sequence[Step]
     until: datetime
@@ -63,94 +71,113 @@ class Series:
 
 
 def read_series(text: str, zone: str) -> Series:
-    """Read the CSV of a series. SeriesError names the line, what is wrong and the remedy.
+    """Read the CSV of a series; times without an offset are of the time zone `zone`.
 
-    `zone`: of times without an offset.
+    Raises SeriesError, which names the line, what is wrong and the remedy.
     """
+    # 1. Split the text into records.
     text = without_mark(text)
     delimiter = delimiter_of(text)
     try:
-        table = list(rows(text, delimiter))
+        table = list(text_formats.rows(text, delimiter))
     except CsvError as error:
         raise SeriesError(f"is no CSV: {error}") from None
     if len(table) < 3:
         raise SeriesError("needs a header and two steps or more, such as 2026-05-01T00:00,0.21")
     if len(table) - 1 > MOST_STEPS:
         raise SeriesError(f"has more than {MOST_STEPS:,} steps; add them as several series")
+
+    # 2. Read each record by the header, and check that each step begins where the last one ends.
     columns = _columns(table[0])
-    steps = list(_steps(table, columns, delimiter, ZoneInfo(zone)))
+    steps = list(_steps(table[1:], columns, delimiter, ZoneInfo(zone)))
     return Series(steps, _end(steps, ZoneInfo(zone)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Indices of the columns that are read; `per`: kWh of the price's unit."""
+    """Positions of the columns in a record; `unit_kwh`: kWh of the price's unit."""
 
     start: int
     price: int
-    per: Decimal
+    unit_kwh: Decimal
     emissions: int | None
-    width: int
+    count: int
 
 
-def _columns(header: tuple[int, list[str]]) -> _Columns:
+def _columns(header: Record) -> _Columns:
+    """Find the columns by their names in the header. Raises SeriesError."""
     line, fields = header
     names = [field.lower() for field in fields]
     known = (*STARTS, *PRICES, EMISSIONS)
     unknown = [name for name in names if name not in known]
     if unknown:
         raise SeriesError(f"line {line}: no such column: {unknown[0]}; known: {', '.join(known)}")
+
+    # A series has one column of times, one of prices, and no column twice.
     starts = [name for name in names if name in STARTS]
     prices = [name for name in names if name in PRICES]
     if len(starts) != 1 or len(prices) != 1 or len(set(names)) != len(names):
         one_of = f"{', '.join(STARTS)}; {', '.join(PRICES)}"
         raise SeriesError(f"line {line}: needs one column of times and one of prices: {one_of}")
-    emissions = names.index(EMISSIONS) if EMISSIONS in names else None
+    emissions = None
+    if EMISSIONS in names:
+        emissions = names.index(EMISSIONS)
     return _Columns(
-        names.index(starts[0]), names.index(prices[0]), PRICES[prices[0]], emissions, len(names)
+        start=names.index(starts[0]),
+        price=names.index(prices[0]),
+        unit_kwh=PRICES[prices[0]],
+        emissions=emissions,
+        count=len(names),
     )
 
 
 def _steps(
-    table: Sequence[tuple[int, list[str]]], columns: _Columns, delimiter: str, zone: ZoneInfo
+    records: Sequence[Record], columns: _Columns, delimiter: str, zone: ZoneInfo
 ) -> Iterator[Step]:
-    before: datetime | None = None
-    for line, fields in table[1:]:
-        if len(fields) != columns.width:
-            raise SeriesError(f"line {line}: has {len(fields)} fields, not {columns.width}")
-        start = _start(line, fields[columns.start], zone, before)
-        price = _price(line, plain_number(fields[columns.price], delimiter), columns.per)
+    """Read the records below the header. Raises SeriesError."""
+    previous_start: datetime | None = None
+    for line, fields in records:
+        if len(fields) != columns.count:
+            raise SeriesError(f"line {line}: has {len(fields)} fields, not {columns.count}")
+        start = _start(line, fields[columns.start], zone, previous_start)
+        price = _price(line, plain_number(fields[columns.price], delimiter), columns.unit_kwh)
         emissions_g = None
         if columns.emissions is not None and fields[columns.emissions]:
             emissions_g = _emissions(line, plain_number(fields[columns.emissions], delimiter))
         yield Step(line, start, price, emissions_g)
-        before = start
+        previous_start = start
 
 
-def _start(line: int, text: str, zone: ZoneInfo, before: datetime | None) -> datetime:
-    """Start of a step in UTC. A wall-clock time that is there twice is the one after `before`."""
+def _start(line: int, text: str, zone: ZoneInfo, previous_start: datetime | None) -> datetime:
+    """Return the start of a step in UTC. Raises SeriesError.
+
+    A wall-clock time that occurs twice is the second one if the first is not after the step before.
+    """
     try:
-        at = moment(text, zone)
-        start = at.astimezone(UTC)
+        local = moment(text, zone)
+        start = local.astimezone(UTC)
     except (ValueError, OverflowError):
         raise SeriesError(
             f"line {line}: is no time such as 2026-05-01T13:00 or 2026-05-01T13:00Z: {text!r:.40}"
         ) from None
-    if at.tzinfo is not zone:
-        return start
-    if start.astimezone(zone).replace(tzinfo=None) != at.replace(tzinfo=None):
+    if local.tzinfo is not zone:
+        return start  # it has an offset of its own
+
+    # A wall-clock time in the hour that is skipped in spring does not survive the way to UTC.
+    if start.astimezone(zone).replace(tzinfo=None) != local.replace(tzinfo=None):
         raise SeriesError(
             f"line {line}: {text} does not exist in {zone.key}, where clocks go forward; leave it"
             " out, or write times with an offset"
         )
-    if before is not None and start <= before:
-        return at.replace(fold=1).astimezone(UTC)
+    if previous_start is not None and start <= previous_start:
+        return local.replace(fold=1).astimezone(UTC)
     return start
 
 
-def _price(line: int, text: str, per: Decimal) -> Decimal:
+def _price(line: int, text: str, unit_kwh: Decimal) -> Decimal:
+    """Return a price per kWh. Raises SeriesError."""
     try:
-        price = (Decimal(text) / per).quantize(DECIMALS)
+        price = (Decimal(text) / unit_kwh).quantize(DECIMALS)
     except InvalidOperation:
         raise SeriesError(f"line {line}: is no price such as 0.21: {text!r:.40}") from None
     if not price.is_finite() or abs(price) > MOST_PRICE:
@@ -159,31 +186,37 @@ def _price(line: int, text: str, per: Decimal) -> Decimal:
 
 
 def _emissions(line: int, text: str) -> float:
+    """Return emissions in g/kWh. Raises SeriesError."""
     try:
         grams = float(text)
     except ValueError:
-        grams = -1.0
+        grams = -1.0  # out of bounds, as a negative number is
     if not 0 <= grams <= 1e9:
         raise SeriesError(f"line {line}: grams of CO2 per kWh must be from 0 to 1e9: {text!r:.40}")
     return grams
 
 
 def _end(steps: Sequence[Step], zone: tzinfo) -> datetime:
-    """End of the last step. SeriesError for a gap or an overlap."""
+    """Return the end of the last step, in UTC. Raises SeriesError for a gap or an overlap."""
+    # 1. The first two steps give the length of all.
     length = steps[1].start - steps[0].start
     if not SHORTEST_STEP <= length <= LONGEST_STEP:
         raise SeriesError(
             f"line {steps[1].line}: begins {_hours(length)} after the line before; steps have 5"
             " minutes to 24 hours"
         )
-    for before, step in pairwise(steps):
-        apart = step.start - before.start
-        if apart == length:
+
+    # 2. The first step that begins at another time ends the reading.
+    for previous, step in pairwise(steps):
+        distance = step.start - previous.start
+        if distance == length:
             continue
-        expected = (before.start + length).astimezone(zone)
-        fault = "a gap: add" if apart > length else "an overlap, or out of order: begin with"
+        fault = "an overlap, or out of order: begin with"
+        if distance > length:
+            fault = "a gap: add"
+        expected = (previous.start + length).astimezone(zone)
         raise SeriesError(
-            f"line {step.line}: begins {_hours(apart)} after line {before.line}, and the steps"
+            f"line {step.line}: begins {_hours(distance)} after line {previous.line}, and the steps"
             f" before {_hours(length)}; this is {fault} the step at {expected:%Y-%m-%d %H:%M%z}"
         )
     return steps[-1].start + length
@@ -214,18 +247,16 @@ def add_series(
     tariff.full_clean()
     with transaction.atomic():
         tariff.save()
-        TariffStep.objects.bulk_create(
-            [
-                TariffStep(
-                    tariff=tariff,
-                    starts_at=step.start,
-                    price_per_kwh=step.price,
-                    emissions_g_per_kwh=step.emissions_g,
-                )
-                for step in series.steps
-            ],
-            batch_size=1000,
-        )
+        rows = []
+        for step in series.steps:
+            row = TariffStep(
+                tariff=tariff,
+                starts_at=step.start,
+                price_per_kwh=step.price,
+                emissions_g_per_kwh=step.emissions_g,
+            )
+            rows.append(row)
+        TariffStep.objects.bulk_create(rows, batch_size=1000)
         new = {
             "effective_from": tariff.effective_from,
             "effective_until": series.until,

@@ -1,7 +1,7 @@
-"""Texts and tables as people's programs write them: encodings, delimiters, decimal commas, times.
+"""Texts and tables as users' programs write them: encodings, delimiters, decimal commas, times.
 
-Spreadsheets save CSV with a byte-order mark, with semicolons where a comma is the decimal sign, in
-UTF-16, or in the code page of Windows. All readers of people's files decode and split them here.
+Spreadsheets save CSV with a byte-order mark, in UTF-16, or in the code page of Windows, and with
+semicolons if a comma is the decimal sign. All readers of users' files decode and split them here.
 """
 
 import codecs
@@ -23,26 +23,31 @@ BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 GZIP = b"\x1f\x8b"
+"""First bytes of a gzip file."""
+
 DELIMITERS = (",", ";", "\t", "|")
 DECIMAL_COMMA = re.compile(r"[-+]?(?:\d+|\d{1,3}(?:\.\d{3})+)?,\d+(?:[eE][-+]?\d+)?")
 """A number such as 0,25 or 1.234,5."""
 
 
 class TextError(ValueError):
-    """Bytes that are no text; the message says what they are and what would be right."""
+    """Bytes that are not a text; the message says what is wrong with them, and the remedy."""
 
 
 def decode(data: bytes, *, any_encoding: bool = False) -> str:
-    """Decode a text in UTF-8, or in what its byte-order mark says; the mark is left out.
+    """Decode a text in UTF-8, or in the encoding of its byte-order mark, which is left out.
 
-    `any_encoding`: read other bytes by the code page of Windows, which has those of Latin-1.
-    Raises TextError.
+    `any_encoding`: if it is not UTF-8, read it as Windows-1252, which includes Latin-1. Raises
+    TextError.
     """
+    # 1. UTF-16 and UTF-32, by their mark or by the zero bytes of ASCII characters.
     for mark, encoding in BYTE_ORDER_MARKS:
         if data.startswith(mark):
             return _decoded(data[len(mark) :], encoding)
     if data[1:2] == b"\0":
-        return _decoded(data, "utf-16-le")  # without a mark: every second byte of ASCII is 0
+        return _decoded(data, "utf-16-le")
+
+    # 2. Encodings of one byte for each ASCII character.
     if any_encoding:
         try:
             return data.decode()
@@ -59,25 +64,29 @@ def _decoded(data: bytes, encoding: str) -> str:
 
 
 def without_mark(text: str) -> str:
-    """A text without the byte-order mark that it was decoded with."""
+    """Return a decoded text without its byte-order mark."""
     return text.removeprefix("\ufeff")
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """Bytes of a file, unpacked if it is gzip's, of at most `most` unpacked.
+    """Read a file, and unpack it if it is gzip.
 
-    Raises TextError and OSError.
+    Raises TextError if it has more than `most` bytes unpacked, and OSError.
     """
     with path.open("rb") as file:
         return unpacked(file, most)
 
 
 def unpacked(file: IO[bytes], most: int) -> bytes:
-    """Bytes of an open file as `read_bytes` gives them; its name does not matter."""
+    """Read an open file, and unpack it if its first bytes are gzip's, whatever its name is.
+
+    Raises TextError.
+    """
     is_packed = file.read(len(GZIP)) == GZIP
     file.seek(0)
+    limit = most + 1  # one byte more tells that the file is too large
     try:
-        data = gzip.GzipFile(fileobj=file).read(most + 1) if is_packed else file.read(most + 1)
+        data = gzip.GzipFile(fileobj=file).read(limit) if is_packed else file.read(limit)
     except (OSError, EOFError, zlib.error) as error:
         raise TextError(f"cannot be read: {error}") from None
     if len(data) > most:
@@ -86,15 +95,16 @@ def unpacked(file: IO[bytes], most: int) -> bytes:
 
 
 def delimiter_of(text: str) -> str:
-    """Delimiter of a CSV: the sign that its header has most often outside of quotes."""
-    header = re.sub(r'"[^"]*"', "", text.lstrip("\r\n").partition("\n")[0])
-    return max(DELIMITERS, key=header.count)
+    """Return the delimiter of a CSV: the one that its header has most often outside of quotes."""
+    header = text.lstrip("\r\n").partition("\n")[0]
+    without_quoted = re.sub(r'"[^"]*"', "", header)
+    return max(DELIMITERS, key=without_quoted.count)
 
 
 def rows(text: str, delimiter: str = "") -> Iterator[tuple[int, list[str]]]:
-    """Number of its first line and fields of each record; blank lines are left out.
+    """Yield the number of its first line and the stripped fields of each record of a CSV.
 
-    `delimiter`: found in the header where it is empty. Raises csv.Error.
+    Blank lines are left out. Without a `delimiter` it is found in the header. Raises csv.Error.
     """
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter or delimiter_of(text))
     while True:
@@ -108,7 +118,10 @@ def rows(text: str, delimiter: str = "") -> Iterator[tuple[int, list[str]]]:
 
 
 def plain_number(text: str, delimiter: str) -> str:
-    """A number with a decimal point; a comma is one only where it does not delimit fields."""
+    """Return a number with a decimal point in place of a decimal comma, and without thousands.
+
+    A comma is decimal only if it does not delimit the fields.
+    """
     stripped = text.strip().replace("\N{MINUS SIGN}", "-")
     if delimiter != "," and DECIMAL_COMMA.fullmatch(stripped):
         return stripped.replace(".", "").replace(",", ".")
@@ -116,9 +129,11 @@ def plain_number(text: str, delimiter: str) -> str:
 
 
 def moment(text: str, zone: tzinfo = UTC) -> datetime:
-    """Time of ISO 8601 such as 2026-05-01T13:00Z; without an offset it is one of `zone`.
+    """Parse a time of ISO 8601 such as 2026-05-01T13:00Z; without an offset it is in `zone`.
 
     Raises ValueError.
     """
-    at = datetime.fromisoformat(text.strip())
-    return at if at.tzinfo is not None else at.replace(tzinfo=zone)
+    time = datetime.fromisoformat(text.strip())
+    if time.tzinfo is None:
+        return time.replace(tzinfo=zone)
+    return time

@@ -65,7 +65,7 @@ class ClusterViewSet(StrictView, ReadOnlyModelViewSet[Cluster]):
         request=serializers.ClusterSerializer(partial=True), responses=serializers.ClusterSerializer
     )
     def partial_update(self, request: Request, name: str) -> Response:
-        """Change what the next round goes by (operators)."""
+        """Change the settings that the next round uses (operators)."""
         cluster = self.get_object()
         serializer = serializers.ClusterSerializer(cluster, data=request.data, partial=True)
         serializer.is_valid(raise_exception=True)
@@ -107,15 +107,15 @@ class TariffsView(StrictView):
     def post(self, request: Request, name: str) -> Response:
         """Add a series of prices, for each hour or quarter of an hour (operators)."""
         cluster = get_object_or_404(Cluster, name=name)
-        given = _read(serializers.SeriesInput, request)
+        body = _read(serializers.SeriesInput, request)
+        user = cast(User, request.user)
         try:
-            tariff = add_series(
-                cluster, given["csv"], name=given["name"], by=cast(User, request.user)
-            )
+            tariff = add_series(cluster, body["csv"], name=body["name"], by=user)
         except SeriesError as error:
             raise ValidationError({"csv": [str(error)]}) from None
-        made = EnergyTariff.objects.annotate(prices=Count("steps")).get(pk=tariff.pk)
-        return Response(serializers.TariffSerializer(made).data, status=status.HTTP_201_CREATED)
+        with_prices = EnergyTariff.objects.annotate(prices=Count("steps")).get(pk=tariff.pk)
+        data = serializers.TariffSerializer(with_prices).data
+        return Response(data, status=status.HTTP_201_CREATED)
 
 
 class NodeViewSet(StrictView, ReadOnlyModelViewSet[Node]):
@@ -142,35 +142,38 @@ class NodeViewSet(StrictView, ReadOnlyModelViewSet[Node]):
     @action(detail=True, methods=["post"])
     def cordon(self, request: Request, pk: str) -> Response:
         """Take no new work; what runs goes on (operators)."""
-        return self._acted(nodes.node_cordon, **_read(serializers.ReasonSerializer, request))
+        return self._change_node(nodes.node_cordon, **_read(serializers.ReasonSerializer, request))
 
     @extend_schema(request=None, responses=serializers.NodeSerializer)
     @action(detail=True, methods=["post"])
     def uncordon(self, request: Request, pk: str) -> Response:
         """Take work again (operators)."""
-        return self._acted(nodes.node_uncordon)
+        return self._change_node(nodes.node_uncordon)
 
     @extend_schema(request=serializers.DrainSerializer, responses=serializers.NodeSerializer)
     @action(detail=True, methods=["post"])
     def drain(self, request: Request, pk: str) -> Response:
         """Take no new work, and move what runs away, at once or by the time given (operators)."""
-        return self._acted(nodes.node_drain, **_read(serializers.DrainSerializer, request))
+        return self._change_node(nodes.node_drain, **_read(serializers.DrainSerializer, request))
 
     @extend_schema(request=serializers.RoleSerializer, responses=serializers.NodeSerializer)
     @action(detail=True, methods=["post"])
     def role(self, request: Request, pk: str) -> Response:
         """Say what the node is for: production, profiling or both (operators)."""
-        return self._acted(nodes.node_set_role, **_read(serializers.RoleSerializer, request))
+        return self._change_node(nodes.node_set_role, **_read(serializers.RoleSerializer, request))
 
     @extend_schema(request=serializers.SlotsSerializer, responses=serializers.NodeSerializer)
     @action(detail=True, methods=["post"])
     def slots(self, request: Request, pk: str) -> Response:
         """Say how many jobs may share each of its GPUs, or each of those named (operators)."""
-        return self._acted(nodes.node_set_slots, **_read(serializers.SlotsSerializer, request))
+        return self._change_node(
+            nodes.node_set_slots, **_read(serializers.SlotsSerializer, request)
+        )
 
-    def _acted(self, act: Callable[..., Node], **given: Any) -> Response:
+    def _change_node(self, change: Callable[..., Node], **values: Any) -> Response:
+        """Call a service of `nodes` with the values of the body, and answer with the new node."""
         try:
-            act(self.get_object(), actor=self.request.user.get_username(), **given)
+            change(self.get_object(), actor=self.request.user.get_username(), **values)
         except nodes.SlotsError as error:
             raise ValidationError({error.field: [str(error)]}) from None
         except nodes.NodeStateError as error:
@@ -191,13 +194,13 @@ class GpuTypeViewSet(StrictView, ReadOnlyModelViewSet[GpuType]):
         request=serializers.GpuTypeSerializer(partial=True), responses=serializers.GpuTypeSerializer
     )
     def partial_update(self, request: Request, name: str) -> Response:
-        """Operators: change the hourly price of a GPU type; triggers rounds of its clusters."""
+        """Change the hourly price of a GPU type, and trigger rounds of its clusters (operators)."""
         serializer = serializers.GpuTypeSerializer(
             self.get_object(), data=request.data, partial=True
         )
         serializer.is_valid(raise_exception=True)
-        row, values = serializer.instance, serializer.validated_data
-        old = {name: getattr(row, name) for name in values}
+        values = serializer.validated_data
+        old = {name: getattr(serializer.instance, name) for name in values}
         with transaction.atomic():
             gpu_type = serializer.save()
             record_values("gpu_type.change", gpu_type, values, old)
@@ -221,13 +224,13 @@ class EnrolmentTokenViewSet(
     )
     def create(self, request: Request) -> Response:
         """Make a token for one machine, a new node or in place of one; it is shown only here."""
-        given = _read(serializers.EnrolmentTokenInput, request)
+        body = _read(serializers.EnrolmentTokenInput, request)
         token = issue_enrolment_token(
-            given["cluster"],
-            role=given["role"],
-            valid_s=given["valid_h"] * 3600,
+            body["cluster"],
+            role=body["role"],
+            valid_s=body["valid_h"] * 3600,
             created_by=cast(User, request.user),
-            node=given["node"],
+            node=body["node"],
         )
         return Response({"token": token}, status=status.HTTP_201_CREATED)
 
@@ -247,15 +250,20 @@ class PoliciesView(StrictView):
 
 
 def of_cluster(request: Request, rows: QuerySet[Any]) -> QuerySet[Any]:
+    """Keep the rows of the cluster that the parameter `cluster` names; all without it."""
     name = request.query_params.get("cluster", "")
-    # A NUL would be an error of the database, not a name that is not there.
-    return rows.none() if "\0" in name else rows.filter(cluster__name=name) if name else rows
+    if "\0" in name:
+        return rows.none()  # PostgreSQL refuses a text with NUL
+    if name:
+        return rows.filter(cluster__name=name)
+    return rows
 
 
-def _read(serializer: type[Serializer[Any]], request: Request) -> dict[str, Any]:
-    reading = serializer(data=request.data)
-    reading.is_valid(raise_exception=True)
-    return cast("dict[str, Any]", reading.validated_data)
+def _read(serializer_class: type[Serializer[Any]], request: Request) -> dict[str, Any]:
+    """Return the validated body of a request. Raises ValidationError."""
+    serializer = serializer_class(data=request.data)
+    serializer.is_valid(raise_exception=True)
+    return cast("dict[str, Any]", serializer.validated_data)
 
 
 router = SimpleRouter()

@@ -21,7 +21,7 @@ from controlplane.web.rest.bodies import OnlySettable
 from loadmaster.protocol import MOST_DEVICES, MOST_SLOTS, AssignmentState
 from policies.host import registry
 
-ASSIGNMENT_STATES = [(str(s), str(s)) for s in AssignmentState]
+ASSIGNMENT_STATES = [(str(state), str(state)) for state in AssignmentState]
 
 
 class ClusterSerializer(OnlySettable, serializers.ModelSerializer[Cluster]):
@@ -46,21 +46,26 @@ class ClusterSerializer(OnlySettable, serializers.ModelSerializer[Cluster]):
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Check policy and parameters together; a new policy starts with its defaults."""
+        # 1. The parameters belong to the policy: those of the old one do not fit a new one.
         if "policy" in attrs or "policy_parameters" in attrs:
-            policy = attrs.get("policy", self.instance.policy if self.instance else "")
-            same = self.instance is not None and policy == self.instance.policy
-            kept = self.instance.policy_parameters if self.instance and same else {}
-            parameters = attrs.get("policy_parameters", kept)
+            old_policy = self.instance.policy if self.instance else ""
+            policy = attrs.get("policy", old_policy)
+            parameters: dict[str, Any] = {}
+            if self.instance and policy == old_policy:
+                parameters = self.instance.policy_parameters
+            parameters = attrs.get("policy_parameters", parameters)
             if policy not in registry.names():
-                said = f"{policy!r} is no policy; known are: {', '.join(registry.names())}"
-                raise serializers.ValidationError({"policy": said})
+                problem = f"{policy!r} is no policy; known are: {', '.join(registry.names())}"
+                raise serializers.ValidationError({"policy": problem})
             check_policy(policy, parameters)
             attrs["policy_parameters"] = parameters
-        names = ("lease_s", "heartbeat_s")
-        lease_s, heartbeat_s = (attrs.get(n, getattr(self.instance, n, 0.0)) for n in names)
+
+        # 2. A lease outlasts one lost heartbeat.
+        lease_s = attrs.get("lease_s", getattr(self.instance, "lease_s", 0.0))
+        heartbeat_s = attrs.get("heartbeat_s", getattr(self.instance, "heartbeat_s", 0.0))
         if lease_s < 2 * heartbeat_s:
-            said = f"must be at least two heartbeats ({2 * heartbeat_s:g} s)"
-            raise serializers.ValidationError({"lease_s": said})
+            problem = f"must be at least two heartbeats ({2 * heartbeat_s:g} s)"
+            raise serializers.ValidationError({"lease_s": problem})
         return attrs
 
 
@@ -217,13 +222,18 @@ class EnrolmentTokenInput(OnlySettable, serializers.Serializer[Any]):
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Replace the node's name or id by the node of the cluster, None without one."""
-        name, cluster = attrs["node"], attrs["cluster"]
-        nodes = [n for n in Node.objects.filter(cluster=cluster) if name in (n.name, str(n.pk))]
-        if name and not nodes:
-            raise serializers.ValidationError({"node": f"{cluster} has no node {name!r}"})
-        attrs["node"] = nodes[0] if name else None
-        return attrs
+        """Replace the name or id of a node by the node; "" by None."""
+        name = attrs["node"]
+        cluster = attrs["cluster"]
+        attrs["node"] = None
+        if not name:
+            return attrs
+        # Compared here, as PostgreSQL refuses some texts: NUL, and what is not a UUID.
+        for node in Node.objects.filter(cluster=cluster):
+            if name in (node.name, str(node.pk)):
+                attrs["node"] = node
+                return attrs
+        raise serializers.ValidationError({"node": f"{cluster} has no node {name!r}"})
 
 
 class NewEnrolmentTokenSerializer(serializers.Serializer[Any]):

@@ -21,17 +21,21 @@ from loadmaster.protocol import MOST_DEVICES, UNIDENTIFIED, DeviceReport, Device
 log = logging.getLogger(__name__)
 
 SAMPLES_LIVE_S = 120
+"""Expiry in seconds of a batch of samples in the cache."""
+
 FLUSH_S = 60
-"""Expiry of the flush lock."""
+"""Expiry in seconds of the flush lock."""
 
 PAUSE_FACTOR = 10
+"""The pause after a flush is this many times its duration: other work needs the database too."""
+
 LONGEST_FLUSH_PAUSE_S = 30.0
-"""Most seconds of pause after a flush, which keep the database free for other work."""
 
 AT_ONCE = 500
 """Devices per transaction of a flush: SQLite has one writer."""
 
 LONGEST_PAUSE_S = 0.2
+"""Longest pause in seconds between two transactions of a flush."""
 
 MOST_BATCHES = 20_000
 """Batches per flush; earlier ones are dropped."""
@@ -44,7 +48,8 @@ class Backoff:
     """Pause after a failure; a race between threads costs one more call at worst."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._until_s = clock, -inf
+        self._clock = clock
+        self._until_s = -inf
 
     def begin(self) -> None:
         self._until_s = self._clock() + BACKOFF_S
@@ -55,17 +60,36 @@ class Backoff:
 
 _backoff = Backoff()
 
-_NEXT, _DONE, _FLUSHING = "samples:next", "samples:done", "samples:flushing"
+_NEXT = "samples:next"
+"""Cache key of the number of the newest batch."""
+
+_DONE = "samples:done"
+"""Cache key of the number of the last batch that was flushed."""
+
+_FLUSHING = "samples:flushing"
+"""Cache key of the flush lock, which also keeps the pause after a flush."""
+
 _SAMPLED = ("gpu_fraction", "memory_used_gb", "power_w", "power_source", "temperature_c")
-_values_of = attrgetter(*_SAMPLED)
+"""Fields of a Device that samples set."""
+
+_sampled_values = attrgetter(*_SAMPLED)
+
 _REPORTED = ("parent_uuid", "mig_profile", "memory_gb", "healthy", "emulated")
+"""Fields of a Device that are those of its report."""
+
 _WRITTEN = (*_REPORTED, "trouble", "slots")
+
+Health = tuple[bool, str]
+"""Whether a device is healthy, and its trouble; "": none."""
+
+SampleRow = tuple[Any, ...]
+"""Node id in hex, device uuid, and the values of _SAMPLED."""
 
 NOT_REPORTED = "its agent no longer reports it"
 """Trouble of a GPU that vanished."""
 
 OF_FORMER_MACHINE = "it belongs to the machine that was here before"
-"""Trouble of a GPU of a node whose place another machine took; it goes once it holds nothing."""
+"""Trouble of a GPU whose node another machine took over; it is deleted once no job holds it."""
 
 
 def sync_devices(
@@ -73,51 +97,63 @@ def sync_devices(
 ) -> bool:
     """Set the node's devices as reported; return True if any changed.
 
-    Vanished ones become unhealthy by the `gpu_trouble` of the machine. The agent's number of slots
-    counts until an operator sets it, and never below what is held.
+    Devices that are no longer reported become unhealthy, with `gpu_trouble` of the machine as their
+    trouble. The agent's number of slots counts until an operator sets another one; it is never less
+    than the slots that jobs hold.
     """
     known = {device.uuid: device for device in node.devices.all()}
-    before = {uuid: device.healthy for uuid, device in known.items()}
+    was_healthy = {uuid: device.healthy for uuid, device in known.items()}
 
     # 1. Sort the reports into known devices that changed, and new ones.
     held = held_slots(known.values())
-    changed, new = [], []
-    for r in reports:
-        if (device := known.get(r.uuid)) is None:
-            new.append(Device(node=node, uuid=r.uuid, slots=r.slots, **_reported(r)))
-        elif _update(device, r, held.get(device.pk, 0)):
+    changed = []
+    new = []
+    for report in reports:
+        device = known.get(report.uuid)
+        if device is None:
+            values = _reported_values(report)
+            new.append(Device(node=node, uuid=report.uuid, slots=report.slots, **values))
+        elif _update(device, report, held.get(device.pk, 0)):
             changed.append(device)
 
-    # 2. Forget those that cannot come back, and others where there are too many.
-    vanished = set(known) - {r.uuid for r in reports}
+    # 2. Delete vanished devices that cannot come back, and the others if there are too many.
+    vanished = set(known) - {report.uuid for report in reports}
     for uuid in sorted(vanished):
         is_former = OF_FORMER_MACHINE in (known[uuid].trouble, gpu_trouble)
         if is_former or uuid.startswith(UNIDENTIFIED):
-            _forget(node, [uuid])
+            _delete_free(node, [uuid])
     if len(known) + len(new) > MOST_DEVICES:
-        _forget(node, vanished)
+        _delete_free(node, vanished)
 
-    # 3. Write what changed, with an event of what became healthy or ill.
+    # 3. Write what changed.
     Device.objects.bulk_update(changed, _WRITTEN)
     Device.objects.bulk_create(new)
     trouble = shown_trouble(gpu_trouble) or NOT_REPORTED
     lost = node.devices.filter(uuid__in=vanished)
-    gone = lost.filter(healthy=True).exists()
+    has_lost_healthy = lost.filter(healthy=True).exists()
     lost.exclude(trouble=OF_FORMER_MACHINE).update(healthy=False, trouble=trouble)
-    told = {r.uuid: (r.healthy, trouble_of(r)) for r in reports}
-    told |= {uuid: (False, trouble) for uuid in vanished if not uuid.startswith(UNIDENTIFIED)}
-    _note_health_event(
-        node, {uuid: t for uuid, t in told.items() if before.get(uuid, True) != t[0]}
-    )
-    return bool(changed or new or gone)
+
+    # 4. Note devices whose health is another one than before. A new one counts as healthy before.
+    health: dict[str, Health] = {}
+    for report in reports:
+        health[report.uuid] = (report.healthy, trouble_of(report))
+    for uuid in vanished:
+        if not uuid.startswith(UNIDENTIFIED):
+            health[uuid] = (False, trouble)
+    health_changed = {}
+    for uuid, (healthy, its_trouble) in health.items():
+        if healthy != was_healthy.get(uuid, True):
+            health_changed[uuid] = (healthy, its_trouble)
+    _note_health_event(node, health_changed)
+    return bool(changed or new or has_lost_healthy)
 
 
-def _note_health_event(node: Node, changed: Mapping[str, tuple[bool, str]]) -> None:
-    """Add an event of devices that became healthy or ill: by uuid their health and trouble."""
+def _note_health_event(node: Node, changed: Mapping[str, Health]) -> None:
+    """Add an event of devices, by uuid, that became healthy or unhealthy."""
     if not changed:
         return
     data: dict[str, dict[str, Any]] = {
-        "healthy": {u: healthy for u, (healthy, _) in changed.items()}
+        "healthy": {uuid: healthy for uuid, (healthy, _) in changed.items()}
     }
     troubles = {uuid: trouble for uuid, (_, trouble) in changed.items() if trouble}
     if troubles:
@@ -125,20 +161,23 @@ def _note_health_event(node: Node, changed: Mapping[str, tuple[bool, str]]) -> N
     NodeEvent.objects.create(node=node, event="devices", data=data)
 
 
-def _forget(node: Node, vanished: Collection[str]) -> None:
-    """Delete devices that are no longer there and hold nothing; a node's page shows all it has."""
+def _delete_free(node: Node, uuids: Collection[str]) -> None:
+    """Delete those of the devices that no job holds: a node's page shows all that it has."""
     held = Device.objects.filter(slots_held__live=True, node=node).values("pk")
-    node.devices.filter(uuid__in=vanished).exclude(pk__in=held).delete()
+    node.devices.filter(uuid__in=uuids).exclude(pk__in=held).delete()
 
 
-def _reported(report: DeviceReport) -> dict[str, Any]:
+def _reported_values(report: DeviceReport) -> dict[str, Any]:
+    """Return the fields of a Device that a report sets, without its slots."""
     values = {name: getattr(report, name) for name in _REPORTED}
-    return {**values, "trouble": trouble_of(report)}
+    values["trouble"] = trouble_of(report)
+    return values
 
 
 def _update(device: Device, report: DeviceReport, held: int) -> bool:
+    """Set a device as reported, without saving it; return True if it changed."""
     before = [getattr(device, name) for name in _WRITTEN]
-    for name, value in _reported(report).items():
+    for name, value in _reported_values(report).items():
         setattr(device, name, value)
     if not device.slots_set:
         device.slots = max(report.slots, held)
@@ -146,43 +185,60 @@ def _update(device: Device, report: DeviceReport, held: int) -> bool:
 
 
 def held_slots(devices: Iterable[Device]) -> dict[int, int]:
-    """Number of assignments that hold each device, by primary key; free ones are left out."""
+    """Return the number of slots held of each device, by primary key, without free devices."""
     keys = [device.pk for device in devices]
     held = Device.objects.filter(slots_held__live=True, pk__in=keys).order_by()
     return dict(held.values_list("pk").annotate(n=Count("slots_held")))
 
 
 def note_health(doubtful: Mapping[UUID, Sequence[DeviceSample]]) -> None:
-    """Write changes of health and trouble at once.
+    """Write changes of health and trouble, and ask for rounds of nodes whose health changed.
 
-    `doubtful`: samples of nodes with a device in trouble, known or reported.
+    `doubtful`: samples of the nodes, by id, of which a device has a trouble, known or reported.
     """
     if not doubtful:
         return
-    told = {(node, s.uuid): (s.healthy, trouble_of(s)) for node, of in doubtful.items() for s in of}
-    changed: dict[UUID, dict[str, tuple[bool, str]]] = {}
-    rows = Device.objects.filter(node__in=list(doubtful)).order_by("pk")
-    for node, uuid, healthy, trouble in rows.values_list("node_id", "uuid", "healthy", "trouble"):
-        now = told.get((node, uuid), (healthy, trouble))
-        if now == (healthy, trouble):
+
+    # 1. The health that the samples report, by node and device.
+    reported: dict[tuple[UUID, str], Health] = {}
+    for node_pk, samples in doubtful.items():
+        for sample in samples:
+            reported[node_pk, sample.uuid] = (sample.healthy, trouble_of(sample))
+
+    # 2. Write it where it is another one than the known health.
+    changed: dict[UUID, dict[str, Health]] = {}
+    devices = Device.objects.filter(node__in=list(doubtful)).order_by("pk")
+    for device in devices.only("node_id", "uuid", "healthy", "trouble"):
+        before = (device.healthy, device.trouble)
+        now = reported.get((device.node_id, device.uuid), before)
+        if now == before:
             continue
-        Device.objects.filter(node=node, uuid=uuid).update(healthy=now[0], trouble=now[1])
-        if now[0] != healthy:
-            changed.setdefault(node, {})[uuid] = now
+        healthy, trouble = now
+        Device.objects.filter(pk=device.pk).update(healthy=healthy, trouble=trouble)
+        if healthy != device.healthy:
+            changed.setdefault(device.node_id, {})[device.uuid] = now
+
+    # 3. Devices that became healthy or unhealthy change what a round can place.
     for node_pk in sorted(changed):
-        _health_changed(Node.objects.select_related("cluster").get(pk=node_pk), changed[node_pk])
+        node = Node.objects.select_related("cluster").get(pk=node_pk)
+        _health_changed(node, changed[node_pk])
 
 
-def _health_changed(node: Node, changed: Mapping[str, tuple[bool, str]]) -> None:
-    """Note devices that became healthy or ill in the node's history, and ask for a round."""
+def _health_changed(node: Node, changed: Mapping[str, Health]) -> None:
+    """Note devices that became healthy or unhealthy in the node's history; ask for a round."""
     _note_health_event(node, changed)
-    is_well = any(healthy for healthy, _ in changed.values())
-    request_reschedule(node.cluster, Reason.NODE_JOINED if is_well else Reason.FAILURE, node=node)
+    reason = Reason.FAILURE
+    if any(healthy for healthy, _ in changed.values()):
+        reason = Reason.NODE_JOINED
+    request_reschedule(node.cluster, reason, node=node)
 
 
 def keep_samples(heard: Sequence[tuple[UUID, Sequence[DeviceSample]]]) -> None:
     """Cache the newest samples of these nodes as one batch for `flush_samples`."""
-    rows = [(node.hex, s.uuid, *_values_of(s)) for node, samples in heard for s in samples]
+    rows = []
+    for node_pk, samples in heard:
+        for sample in samples:
+            rows.append((node_pk.hex, sample.uuid, *_sampled_values(sample)))
     if not rows or _backoff.lasts():
         return
     try:
@@ -193,6 +249,7 @@ def keep_samples(heard: Sequence[tuple[UUID, Sequence[DeviceSample]]]) -> None:
 
 
 def _next_number() -> int:
+    """Return the number of a new batch."""
     try:
         return int(cache.incr(_NEXT))
     except ValueError:  # the first of all, or the cache was emptied
@@ -210,7 +267,13 @@ def flush_samples() -> int:
     except (RedisError, OSError) as error:
         log.warning("device samples are not flushed: %s", error)
         return 0
-    newest = {(row[0], row[1]): row for batch in batches for row in batch}
+
+    # Later batches overwrite earlier ones; all flushes write in the same order.
+    newest: dict[tuple[str, str], SampleRow] = {}
+    for batch in batches:
+        for row in batch:
+            node, uuid = row[0], row[1]
+            newest[node, uuid] = row
     try:
         return _write([newest[key] for key in sorted(newest)])
     finally:
@@ -218,7 +281,7 @@ def flush_samples() -> int:
 
 
 def end_flush_pause() -> None:
-    """Let the next flush begin: after a jump back of the cache's clock a pause lasts as long."""
+    """Let the next flush begin: if the cache's clock was set back, a pause lasts too long."""
     try:
         cache.delete(_FLUSHING)
     except (RedisError, OSError) as error:
@@ -226,33 +289,43 @@ def end_flush_pause() -> None:
 
 
 def _pause_after(took_s: float) -> None:
-    pause_s = int(min(PAUSE_FACTOR * took_s, LONGEST_FLUSH_PAUSE_S))  # 0: it is forgotten
+    """Let no flush begin for a while after one that took so many seconds."""
+    pause_s = int(min(PAUSE_FACTOR * took_s, LONGEST_FLUSH_PAUSE_S))  # 0 releases the lock
     try:
         cache.set(_FLUSHING, True, pause_s)
     except (RedisError, OSError) as error:
         log.warning("the next flush of device samples waits up to %d s: %s", FLUSH_S, error)
 
 
-def _write(rows: Sequence[tuple[Any, ...]]) -> int:
-    """Write in parts with equal pauses, so that heartbeats get their turn on SQLite."""
+def _write(rows: Sequence[SampleRow]) -> int:
+    """Write the rows, AT_ONCE per transaction; return the number of updated devices.
+
+    After each transaction it pauses for as long as that took: heartbeats need SQLite's writer too.
+    """
     written = 0
-    for at in range(0, len(rows), AT_ONCE):
+    for first in range(0, len(rows), AT_ONCE):
         began_s = time.monotonic()
-        written += update_rows(Device, ("node", "uuid"), _SAMPLED, rows[at : at + AT_ONCE])
-        if at + AT_ONCE < len(rows):
+        written += update_rows(Device, ("node", "uuid"), _SAMPLED, rows[first : first + AT_ONCE])
+        if first + AT_ONCE < len(rows):
             time.sleep(min(time.monotonic() - began_s, LONGEST_PAUSE_S))
     return written
 
 
-def _take_batches() -> list[list[tuple[Any, ...]]]:
-    """Batches since the last flush, oldest first; a number without its batch is skipped."""
-    last, done = int(cache.get(_NEXT) or 0), int(cache.get(_DONE) or 0)
-    first = max(done if done <= last else 0, last - MOST_BATCHES)
-    keys = [_key(number) for number in range(first + 1, last + 1)]
-    found = cache.get_many(keys)
-    cache.delete_many(list(found))
-    cache.set(_DONE, last, None)
-    return [found[key] for key in keys if key in found]
+def _take_batches() -> list[list[SampleRow]]:
+    """Remove the batches since the last flush from the cache, and return them, oldest first.
+
+    A batch that has expired is skipped.
+    """
+    newest = int(cache.get(_NEXT) or 0)
+    done = int(cache.get(_DONE) or 0)
+    if done > newest:  # the cache has lost the number of the newest batch
+        done = 0
+    first = max(done, newest - MOST_BATCHES) + 1
+    keys = [_key(number) for number in range(first, newest + 1)]
+    batches = cache.get_many(keys)
+    cache.delete_many(list(batches))
+    cache.set(_DONE, newest, None)
+    return [batches[key] for key in keys if key in batches]
 
 
 def _key(number: int) -> str:

@@ -22,6 +22,7 @@ TOKEN_BYTES = 32
 
 
 def sha256(text: str) -> str:
+    """Return the hash of a token, in hex, by which the database knows it."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -44,16 +45,19 @@ def issue_enrolment_token(
         row = EnrolmentToken.objects.create(
             cluster=cluster, sha256=sha256(token), created_by=created_by, node=node, **values
         )
-        whose = f"for {cluster}" if node is None else f"for node {node} of {cluster}"
-        record("enrolment.add", whose, new={"id": row.pk, **values}, by=created_by)
+        target = f"for {cluster}"
+        if node is not None:
+            target = f"for node {node} of {cluster}"
+        record("enrolment.add", target, new={"id": row.pk, **values}, by=created_by)
     return token
 
 
 def register(token: str, words: Registration, now: datetime | None = None) -> Registered:
-    """Enrol a machine; a known `machine_id` takes over its node, whose old token ends.
+    """Enrol a machine, and return its node's id and new token.
 
-    The same machine may repeat the call with the same token until its first session. A refusal
-    leaves the token unused.
+    A machine that is known by its `machine_id` gets its node again, whose old token ends. It may
+    repeat the call with the same token until its first session. Raises AgentCallError; the token
+    is then unused.
     """
     now = now or timezone.now()
     if words.protocol != PROTOCOL_VERSION:
@@ -74,7 +78,10 @@ def register(token: str, words: Registration, now: datetime | None = None) -> Re
 
 
 def gpu_type_of(devices: tuple[DeviceReport, ...]) -> GpuType | None:
-    """Return the devices' one GPU type, None without; an unknown one is refused."""
+    """Return the GPU type of the devices, None without devices.
+
+    Raises AgentCallError for a type that the server does not know.
+    """
     if not devices:
         return None
     name = devices[0].gpu_type
@@ -89,18 +96,28 @@ def gpu_type_of(devices: tuple[DeviceReport, ...]) -> GpuType | None:
 
 
 def check_enrolment_token(token: str) -> None:
-    """Raise AgentCallError for a token that nobody made, before its sender's body is parsed."""
+    """Raise AgentCallError for a token that was never issued.
+
+    This is checked first, so that the server does not parse a stranger's body.
+    """
     if not EnrolmentToken.objects.filter(sha256=sha256(token)).exists():
         raise _bad_token()
 
 
 def _use_token(token: str, words: Registration, now: datetime) -> EnrolmentToken:
-    """Mark the token used by compare-and-swap: of two machines that bring it, one gets in."""
+    """Mark the token used by compare-and-swap: of two machines that send it, one is enrolled.
+
+    Raises AgentCallError for a token that cannot be used.
+    """
     digest = sha256(token)
     tokens = EnrolmentToken.objects.select_related("cluster").filter(sha256=digest)
+
+    # 1. A token that is valid and unused.
     valid = EnrolmentToken.objects.filter(sha256=digest, expires_at__gt=now)
     if valid.filter(used_at=None).update(used_at=now):
         return tokens.get()
+
+    # 2. A token that this machine used before, as the answer may not have reached it.
     again = tokens.filter(
         expires_at__gt=now,
         used_by__machine_id=words.machine_id,
@@ -112,13 +129,15 @@ def _use_token(token: str, words: Registration, now: datetime) -> EnrolmentToken
 
 
 def _bad_token() -> AgentCallError:
-    said = "the enrolment token is unknown, used up or expired; ask an operator for a new one"
-    return bad_token(said)
+    text = "the enrolment token is unknown, used up or expired; ask an operator for a new one"
+    return bad_token(text)
 
 
 def _enrol(
     enrolment: EnrolmentToken, words: Registration, token_sha256: str, now: datetime
 ) -> Node:
+    """Make or update the node of a machine, with its devices. Raises AgentCallError."""
+    # 1. The registered values; a node that is enrolled anew has no session.
     gpu_type = gpu_type_of(words.devices)
     values = {
         "name": words.name or words.hostname,
@@ -135,14 +154,18 @@ def _enrol(
         "session_expires_at": None,
         "last_seen_at": now,
     }
-    machine = {"cluster": enrolment.cluster, "machine_id": words.machine_id}
-    known = Node.objects.select_for_update(no_key=True).filter(**machine).first()
     data: dict[str, object] = {
         "token": enrolment.pk,
         "agent_version": words.agent_version[:50],
     }
+
+    # 2. A token for a node lets the machine take that node's place.
+    machine = {"cluster": enrolment.cluster, "machine_id": words.machine_id}
+    known = Node.objects.select_for_update(no_key=True).filter(**machine).first()
     if enrolment.node_id is not None:
         return _take_place(enrolment.node_id, words, known, values, data)
+
+    # 3. Else a known machine keeps its node, and another one becomes a new node.
     _check_name(enrolment.cluster, str(values["name"]), known)
     if known is None:
         known = Node.objects.create(**machine, role=enrolment.role, **values)
@@ -160,10 +183,11 @@ def _take_place(
     values: Mapping[str, object],
     data: dict[str, object],
 ) -> Node:
-    """Let a machine take a node's place, under its name: the former one's token ends.
+    """Let a machine take a node's place and name; the former machine's token ends.
 
-    Launches of the former machine keep their devices until their leases are over. Raises
-    AgentCallError while the former agent lives, or if the machine is another node already.
+    `known`: the machine's node, if it is one already; `values`: fields of the node to set; `data`:
+    that of the node's event. Launches of the former machine keep their devices until their leases
+    are over. Raises AgentCallError while the former agent lives, or if the machine is another node.
     """
     node = Node.objects.select_for_update(no_key=True).get(pk=node_pk)
     if known is not None and known != node:
@@ -181,6 +205,7 @@ def _take_place(
 
 
 def _check_name(cluster: Cluster, name: str, known: Node | None) -> None:
+    """Raise AgentCallError if another node of the cluster has the name."""
     if any(node != known for node in Node.objects.filter(cluster=cluster, name=name)):
         text = (
             f"name: another machine of cluster {cluster} is called {name!r}; start this agent with"

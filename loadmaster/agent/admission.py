@@ -13,6 +13,8 @@ from loadmaster.slurm.values import end_signal
 from loadmaster.training.gangs.connection import join_address, parse_address
 
 PASSED_ON = ("HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "TMPDIR")
+"""The agent's variables that jobs inherit."""
+
 PROFILING = "profiling"
 
 
@@ -24,7 +26,10 @@ def objection(
     devices: Iterable[DeviceReport],
     live: Iterable[Entry],
 ) -> tuple[ReasonClass, str] | None:
-    """Reason why this node cannot run the offer, with its class; None if it can."""
+    """Return why this node cannot run the offer, with the class of the reason; None if it can.
+
+    `runtime`: name of the agent's runtime; `live`: entries of the journal that have not ended.
+    """
     if not spec.command and not spec.script:
         return ReasonClass.USER, "the command is empty"
     unknown = set(spec.required_features) - FEATURES
@@ -46,13 +51,17 @@ def objection(
         problem = (
             "the node of rank 0 has no address where other ranks reach it: docs/agent.md, Gangs"
         )
-    problem = problem or _device_problem(spec, devices, live)
-    return (ReasonClass.NODE, problem) if problem else None
+    else:
+        problem = _device_problem(spec, devices, live)
+    if not problem:
+        return None
+    return ReasonClass.NODE, problem
 
 
 def _device_problem(
     spec: LaunchSpec, devices: Iterable[DeviceReport], live: Iterable[Entry]
 ) -> str:
+    """Return why the launch cannot have its devices; "" if it can."""
     offered = {device.uuid: device for device in devices}
     for uuid in spec.devices:
         if uuid not in offered:
@@ -68,7 +77,7 @@ def _device_problem(
 
 
 def node_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Variables that a job inherits from the agent; none can hold the agent's tokens."""
+    """Return the variables that a job inherits from the agent; none can hold its tokens."""
     kept = {name: environ[name] for name in PASSED_ON if name in environ}
     path = environ.get("PATH", os.defpath)
     if sys.prefix != sys.base_prefix:
@@ -78,9 +87,8 @@ def node_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def contract(spec: LaunchSpec, checkpoints: Path) -> dict[str, str]:
-    """Variables of the training library's contract, except the run's folder."""
-    optional = {} if spec.steps_quota is None else {"LOADMASTER_STEPS_QUOTA": str(spec.steps_quota)}
-    return {
+    """Return the variables that the training library reads, except the run's folder."""
+    variables = {
         "LOADMASTER_CHECKPOINT_DIR": str(checkpoints),
         "LOADMASTER_FENCE": str(spec.fence),
         "LOADMASTER_ASSIGNMENT": spec.assignment,
@@ -92,14 +100,14 @@ def contract(spec: LaunchSpec, checkpoints: Path) -> dict[str, str]:
         "LOADMASTER_GPUS": str(len(spec.devices)),
         "LOADMASTER_DEVICES": ",".join(spec.devices),
         "LOADMASTER_CHECKPOINT_EVERY_S": str(spec.checkpoint_every_s),
-        **optional,
-        **gang_contract(spec),
-        **hosts_contract(spec),
     }
+    if spec.steps_quota is not None:
+        variables["LOADMASTER_STEPS_QUOTA"] = str(spec.steps_quota)
+    return {**variables, **gang_contract(spec), **hosts_contract(spec)}
 
 
 def meeting_place(spec: LaunchSpec) -> tuple[str, int] | None:
-    """Host and port where the gang meets; None if the specification names none."""
+    """Return host and port where the gang meets; None if the specification names none."""
     try:
         return parse_address(spec.rendezvous)
     except ValueError:
@@ -107,7 +115,7 @@ def meeting_place(spec: LaunchSpec) -> tuple[str, int] | None:
 
 
 def gang_contract(spec: LaunchSpec) -> dict[str, str]:
-    """Variables by which a gang's ranks find each other: PyTorch's names, and the library's."""
+    """Return the variables by which a gang's ranks find each other: PyTorch's and the library's."""
     place = meeting_place(spec)
     if spec.world_size <= 1 or place is None:
         return {}
@@ -125,7 +133,7 @@ def gang_contract(spec: LaunchSpec) -> dict[str, str]:
 
 
 def hosts_contract(spec: LaunchSpec) -> dict[str, str]:
-    """Variables by which a batch job finds the nodes of its seats, and its own among them."""
+    """Return the variables by which a batch job finds the nodes of its seats, and its own seat."""
     if not spec.hosts:
         return {}
     return {
@@ -138,20 +146,28 @@ def hosts_contract(spec: LaunchSpec) -> dict[str, str]:
 
 
 def signal_of(spec: LaunchSpec) -> Warned | None:
-    """Signal that a launch gets before its end, and which of its processes get it."""
+    """Return the signal that a launch gets before its end, and which of its processes get it."""
     if not spec.signal:
         return None
-    wanted = end_signal(spec.signal)
-    others = "steps" if spec.script else "all"
-    return Warned(wanted.number, wanted.before_s, "first" if wanted.first else others)
+    warning = end_signal(spec.signal)
+    receivers = "all"
+    if warning.first:
+        receivers = "first"
+    elif spec.script:
+        receivers = "steps"
+    return Warned(warning.number, warning.before_s, receivers)
 
 
 def checkpoint_folder(spec: LaunchSpec, state_dir: Path, checkpoints: Path) -> Path:
-    """The job's checkpoint folder, or the node's; a profile run gets one of its own."""
+    """Return the folder of a job's checkpoints.
+
+    A profile run has one of its own. Others have the folder that the job names, if it is an
+    absolute path, or one of the job's below the node's folder `checkpoints`.
+    """
     if spec.purpose == PROFILING:
         return state_dir / "runs" / RunId(spec.assignment, spec.fence).name / "checkpoints"
-    place = Path(spec.checkpoint_place) if spec.checkpoint_place else None
-    if place and place.is_absolute():
+    place = Path(spec.checkpoint_place)  # "" is not absolute
+    if place.is_absolute():
         return place
     return checkpoints / spec.job
 
@@ -159,5 +175,5 @@ def checkpoint_folder(spec: LaunchSpec, state_dir: Path, checkpoints: Path) -> P
 def launch_environment(
     spec: LaunchSpec, folder: Path, *, node: Mapping[str, str], devices: Mapping[str, str]
 ) -> dict[str, str]:
-    """Variables of a job: the node's, over them the job's, over these devices and contract."""
+    """Return a job's variables. Its own replace the node's, devices and contract replace both."""
     return {**node, **spec.environment, **spec.secrets, **devices, **contract(spec, folder)}

@@ -1,4 +1,4 @@
-"""Start of an agent: enrol the node once, put the parts together, run until told to leave."""
+"""Start of an agent: enrol the node once, build its parts, run until it is told to leave."""
 
 import logging
 import os
@@ -47,13 +47,16 @@ EXIT_TOKEN = 3
 EXIT_PROTOCOL = 4
 
 LEAVING_S = 30.0
+"""Longest wait in seconds for another agent with the same state folder to leave."""
+
 LOOK_AGAIN_S = 2.0
+"""Seconds between two tries."""
 
 logger = logging.getLogger("loadmaster.agent")
 
 
 def serve(config: AgentConfig, leave: threading.Event | None = None) -> int:
-    """Run the agent until SIGTERM, SIGINT or `leave`; the exit status."""
+    """Run the agent until SIGTERM, SIGINT or `leave`; return the exit status."""
     leave = leave or _leave_on_signals()
     try:
         _run(config, leave)
@@ -81,9 +84,11 @@ def serve(config: AgentConfig, leave: threading.Event | None = None) -> int:
 
 
 def _run(config: AgentConfig, leave: threading.Event) -> None:
+    """Build the parts of the agent, and run it. Raises the errors that `serve` reports."""
     log_context.hide(config.token)
     state_dir = config.state_dir
-    # An isolated job reaches its own files through it, of a former agent or of one that runs.
+    # An existing folder keeps its mode: isolated jobs, of a running agent too, reach their files
+    # through it.
     state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     journal = _journal(state_dir / "journal.jsonl", leave)
     client = AgentClient(config.server, verify=config.verify)
@@ -112,7 +117,10 @@ def _run(config: AgentConfig, leave: threading.Event) -> None:
 
 
 def runtime_of(config: AgentConfig, identity: machine.Identity, leave: threading.Event) -> Runtime:
-    """The runtime the settings name; ConfigError if it cannot work here, or on leaving."""
+    """Return the runtime that the settings name.
+
+    Raises ConfigError if it cannot work on this machine, or if the agent is told to leave.
+    """
     runs = config.state_dir / "runs"
     if config.runtime == "process":
         return _process_runtime(config, runs, leave)
@@ -138,7 +146,10 @@ def runtime_of(config: AgentConfig, identity: machine.Identity, leave: threading
 
 
 def _process_runtime(config: AgentConfig, runs: Path, leave: threading.Event) -> ProcessRuntime:
-    """Isolated as the machine can; a node that was isolated before does not start with less."""
+    """Return a process runtime with the isolation that the machine allows.
+
+    Raises ConfigError if jobs were isolated here before and cannot be isolated now.
+    """
     make = partial(
         ProcessRuntime, runs, server=server_access(config), most_processes=config.processes
     )
@@ -147,6 +158,8 @@ def _process_runtime(config: AgentConfig, runs: Path, leave: threading.Event) ->
         runtime = make()
         runtime.features = (SHARED,)
         return runtime
+
+    # Only root can run jobs as other users. The marker keeps the kind of isolation of earlier runs.
     users = users_of(config.users) if os.getuid() == 0 else None
     marker = config.state_dir / "isolated"
     before = marker.read_text() if marker.exists() else None
@@ -154,7 +167,7 @@ def _process_runtime(config: AgentConfig, runs: Path, leave: threading.Event) ->
         isolation = _isolation(config, users, before, leave)
     except NoIsolationError as error:
         if before is not None:
-            remedy = "mend that, or share the node without isolation: --isolation none"
+            remedy = "fix that, or share the node without isolation: --isolation none"
             by = f" by {before}" if before else ""
             raise ConfigError(
                 f"jobs were isolated here{by}, and cannot be now: {error}; {remedy}"
@@ -169,7 +182,7 @@ def _process_runtime(config: AgentConfig, runs: Path, leave: threading.Event) ->
 
 
 def server_access(config: AgentConfig) -> dict[str, object]:
-    """Address and certificate authorities of the server, for the programs of scripts."""
+    """Return how the programs of scripts reach the server: address and certificate authorities."""
     ca = Path(config.ca).read_text() if config.ca else ""
     return {"url": config.server, "ca": ca, "insecure": config.insecure}
 
@@ -177,7 +190,10 @@ def server_access(config: AgentConfig) -> dict[str, object]:
 def _isolation(
     config: AgentConfig, users: range | None, before: str | None, leave: threading.Event
 ) -> Isolation:
-    """The isolation that works, with trials until one can be made; ConfigError on leaving."""
+    """Return the isolation that works here; try again while no trial can be made.
+
+    Raises NoIsolationError if none works, and ConfigError if the agent is told to leave.
+    """
     while True:
         try:
             return working_isolation(config.state_dir, users, config.mounts, before)
@@ -188,6 +204,7 @@ def _isolation(
 
 
 def _journal(path: Path, leave: threading.Event) -> Journal:
+    """Open the journal once another agent has left it. Raises JournalHeldError after LEAVING_S."""
     until_s = time.monotonic() + LEAVING_S
     while True:
         try:
@@ -201,12 +218,17 @@ def _journal(path: Path, leave: threading.Event) -> Journal:
 
 
 def _devices(config: AgentConfig, runtime: Runtime) -> machine.Devices:
+    """Return the emulated devices, or the machine's GPUs. Raises ConfigError and EmulationError."""
     if config.emulate:
-        emulation, node = read_emulation(config.emulate), config.name or socket.gethostname()
+        emulation = read_emulation(config.emulate)
+        node = config.name or socket.gethostname()
         return machine.EmulatedDevices(emulation, node, slots=config.slots_per_gpu)
-    # MPS cannot reach into an IPC namespace of a job's own: isolated jobs share by turns.
-    is_open = runtime.name == "process" and ISOLATED not in runtime.features
-    mps = Mps.found(config.state_dir) if config.mps and is_open else None
+
+    # Jobs in an IPC namespace of their own do not reach MPS: isolated jobs share by turns.
+    mps = None
+    can_reach_mps = runtime.name == "process" and ISOLATED not in runtime.features
+    if config.mps and can_reach_mps:
+        mps = Mps.found(config.state_dir)
     try:
         return nvidia.nvidia_devices(
             config.slots_per_gpu,
@@ -229,7 +251,10 @@ def _identify(
     runtime: Runtime,
     leave: threading.Event,
 ) -> bool:
-    """Make the client speak as this node; False if told to leave before."""
+    """Enrol the node unless it is enrolled, and give the client its id and token.
+
+    Return False if the agent is told to leave before. Raises ConfigError.
+    """
     path = config.state_dir / "node.json"
     enrolled = recall(path, config.server)
     if enrolled is None:
@@ -273,18 +298,21 @@ class Enrolled:
 
 
 def recall(path: Path, server: str) -> Enrolled | None:
-    """An earlier enrolment from the file, or None; ConfigError if at another server."""
+    """Read an earlier enrolment from its file; None if there is none.
+
+    Raises ConfigError if the file is damaged, or of another server.
+    """
     if not path.exists():
         return None
     try:
-        found = loads(Enrolled, path.read_bytes())
+        enrolled = loads(Enrolled, path.read_bytes())
     except WireError as error:
         text = f"{path} is damaged: remove it and enrol the node anew with --token"
         raise ConfigError(text) from error
-    if found.server != server:
-        owner = f"it belongs to a node of {found.server}"
+    if enrolled.server != server:
+        owner = f"it belongs to a node of {enrolled.server}"
         raise ConfigError(f"--state-dir: {owner}; give this server's node its own")
-    return found
+    return enrolled
 
 
 def enrol(
@@ -294,9 +322,10 @@ def enrol(
     path: Path,
     leave: threading.Event,
 ) -> Enrolled | None:
-    """Register the machine, with retries, and keep the node's token in the file; None on leaving.
+    """Register the machine, with retries, and keep the node's token in the file `path`.
 
-    Raises Unauthorized if the enrolment token is unknown, used up or expired.
+    Return None if the agent is told to leave. Raises Unauthorized if the enrolment token is
+    unknown, used up or expired, and Conflict if the machine cannot become this node.
     """
     backoff = Backoff()
     while not leave.is_set():
@@ -304,7 +333,7 @@ def enrol(
             registered = client.register(config.token, registration)
         except (TryAgain, Conflict) as error:
             if isinstance(error, Conflict) and error.code != ErrorCode.SESSION_LIVES:
-                raise
+                raise  # only the session of an agent that has gone ends by itself
             wait_s = backoff.failed("register", time.monotonic())
             logger.warning("cannot register yet, next try in %.1f s: %s", wait_s, error)
             leave.wait(wait_s)
@@ -316,7 +345,10 @@ def enrol(
 
 
 def _keep(path: Path, content: bytes, leave: threading.Event) -> None:
-    """Write what the next start needs, however long the disk is full: a used token, say."""
+    """Write a file that the next start needs, such as a token that cannot be issued again.
+
+    It is tried again while the disk is full. Raises OSError if the agent is told to leave.
+    """
     while True:
         try:
             return write_whole(path, content, durable=True)

@@ -1,4 +1,4 @@
-"""Readers of files line by line, in pieces, and the problems found by line."""
+"""Readers of text and CSV files in pieces of lines, and the problems found in each line."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from policies.contract.snapshot import Bools, Floats, Ints
 T = TypeVar("T")
 
 PIECE = 50_000
-"""Lines in memory as fields at a time."""
+"""Lines that are in memory as separate fields at a time."""
 
 MOST_BYTES = 2_000_000_000
-"""Limit of a file's size, unpacked."""
+"""Largest size of a file, unpacked."""
 
 PLAIN_TIME = re.compile(r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d(?:\.\d{1,3})?)?)?")
-"""Time without a zone, of which numpy reads a million in a second."""
+"""A time without a zone: numpy parses a million of these in a second."""
 
 QUOTED = 40
 """Characters of a bad value in a message."""
 
 
 def read_text(path: Path) -> str:
-    """Read a file of any encoding, unpacked if it is gzip's. WorkloadError if there is none."""
+    """Read a text file of any encoding, unpacked if it is gzip. Raises WorkloadError."""
     try:
         return decode(read_bytes(path, MOST_BYTES), any_encoding=True)
     except OSError as error:
@@ -51,71 +51,108 @@ def read_text(path: Path) -> str:
 
 
 def pieces(text: str, comment: str) -> Iterator[tuple[Ints, list[str]]]:
-    """Line numbers (from 1) and texts without blanks and comments, PIECE at a time."""
-    kept = (
-        (number, line)
-        for number, line in enumerate(io.StringIO(text), start=1)
-        if not line.isspace() and not (comment and line.lstrip().startswith(comment))
-    )
-    for piece in _pieces(kept):
-        yield np.array([number for number, _ in piece], dtype=np.int64), [line for _, line in piece]
+    """Yield numbers (from 1) and texts of PIECE lines at a time, without blank lines and comments.
+
+    `comment`: the beginning of a comment; "": the format has none.
+    """
+    for piece in _pieces(_content_lines(text, comment)):
+        numbers, lines = zip(*piece, strict=True)
+        yield np.array(numbers, dtype=np.int64), list(lines)
+
+
+def _content_lines(text: str, comment: str) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(io.StringIO(text), start=1):
+        is_comment = bool(comment) and line.lstrip().startswith(comment)
+        if not line.isspace() and not is_comment:
+            yield number, line
 
 
 def _pieces(items: Iterable[T]) -> Iterator[list[T]]:
-    left = iter(items)
-    while piece := list(islice(left, PIECE)):
+    """Yield PIECE items at a time; the last piece may be shorter."""
+    iterator = iter(items)
+    while piece := list(islice(iterator, PIECE)):
         yield piece
 
 
 class Table:
-    """Rows of a CSV file by column: `header`, `lines` int64[M], and each column's texts."""
+    """Rows of a CSV file: names of the columns (`header`), and the texts of each column.
+
+    `lines`, int64[M]: number of the first line of each row.
+    """
 
     def __init__(self, text: str, findings: Findings, delimiter: str = "") -> None:
-        """`delimiter`: found in the header where it is empty."""
+        """Read the text; without a `delimiter` it is found in the header.
+
+        Rows that cannot be read are added to the findings. Raises WorkloadError for a bad header.
+        """
+        # 1. The header.
         self.delimiter = delimiter or delimiter_of(text)
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=self.delimiter)
         try:
             self.header = [name.strip() for name in next(reader, [])]
         except csv.Error as error:
             raise WorkloadError(f"line 1: {error}") from None
-        if repeated := sorted({name for name in self.header if self.header.count(name) > 1}):
-            names = ", ".join(repeated)
+        repeated = {name for name in self.header if self.header.count(name) > 1}
+        if repeated:
+            names = ", ".join(sorted(repeated))
             raise WorkloadError(f"line 1: the header has these columns twice: {names}")
+
+        # 2. The rows, turned into columns piece by piece: a list for each row takes much memory.
         self.texts: dict[str, list[str]] = {name: [] for name in self.header}
-        lines: list[int] = []
+        numbers: list[int] = []
         for piece in _pieces(_rows(reader, len(self.header), findings)):
-            lines.extend(number for number, _ in piece)
+            numbers.extend(number for number, _ in piece)
             columns = zip(*(row for _, row in piece), strict=True)
             for name, column in zip(self.header, columns, strict=True):
                 self.texts[name].extend(column)
-        self.lines = findings.lines = np.array(lines, dtype=np.int64)
+        self.lines = np.array(numbers, dtype=np.int64)
+        findings.lines = self.lines
 
     def need(self, *names: str) -> None:
         """Raise WorkloadError unless the file has these columns."""
         missing = [name for name in names if name not in self.texts]
         if missing:
-            found = ", ".join(self.header) or "none"
+            present = ", ".join(self.header) or "none"
             raise WorkloadError(
-                f"line 1: columns missing: {', '.join(missing)}; the file has: {found}"
+                f"line 1: columns missing: {', '.join(missing)}; the file has: {present}"
             )
 
     def numbers(self, name: str, findings: Findings, default: float | None = None) -> Floats:
-        """Parse a column of numbers; empty fields are `default`; bad rows are 0 and marked."""
+        """Return a column as float64[M]. Rows without a number are marked, and 0 in the result.
+
+        Empty fields are `default`; if that is None they are marked too.
+        """
         texts = self.texts[name]
-        empty = np.fromiter((not t or t.isspace() for t in texts), np.bool_, len(texts))
+        empty = is_empty(texts)
         if default is None:
             findings.mark(empty, lambda row: f"{name} is empty")
         if empty.any():
-            texts = ["0" if e else t for e, t in zip(empty.tolist(), texts, strict=True)]
+            texts = filled(texts, empty, "0")
         values = as_floats(texts, self.delimiter)
         finite = np.isfinite(values)
         findings.mark(~finite, lambda row: f"{name} must be a number, not {quoted(texts[row])}")
         values = np.where(finite, values, 0.0)
-        return np.where(empty, 0.0 if default is None else default, values)
+        return np.where(empty, default or 0.0, values)
+
+
+def is_empty(texts: Sequence[str]) -> Bools:
+    """bool[M]: texts that are empty or blank."""
+    return np.fromiter((not text or text.isspace() for text in texts), np.bool_, len(texts))
+
+
+def filled(texts: Sequence[str], empty: Bools, value: str) -> list[str]:
+    """Return the texts with `value` in place of the empty ones."""
+    result = list(texts)
+    for row in np.flatnonzero(empty).tolist():
+        result[row] = value
+    return result
 
 
 def _rows(reader: Any, width: int, findings: Findings) -> Iterator[tuple[int, list[str]]]:
-    """(number of its first line, fields) of each record that can be read."""
+    """Yield number of the first line and fields of each record; others are added to the findings.
+
+    `width`: the number of fields that a record must have.
+    """
     while True:
         number = reader.line_num + 1
         try:
@@ -134,20 +171,24 @@ def _rows(reader: Any, width: int, findings: Findings) -> Iterator[tuple[int, li
 
 
 class Findings:
-    """Problems by line; the first problem of a line is reported."""
+    """Problems of rows; only the first problem of a row is kept.
+
+    `lines`, int64[M]: line number of each row. `unreadable`: lines that did not become rows.
+    """
 
     def __init__(self) -> None:
         self.lines: Ints = np.zeros(0, dtype=np.int64)
         self.unreadable: list[BadLine] = []
         self.wanted: Bools | None = None
-        """bool[M]: rows that are used, so that problems of others are none; None: all."""
-        self._rows: dict[int, str] = {}
+        """bool[M]: rows that become jobs; problems of other rows do not count. None: all rows."""
+        self._problems: dict[int, str] = {}
 
     def mark(self, bad: Bools, problem: Callable[[int], str]) -> None:
-        """Mark rows where `bad` holds; `problem(row)` is the message."""
-        bad = bad if self.wanted is None else bad & self.wanted
+        """Mark the rows where `bad`, bool[M], is true; `problem(row)` is the message."""
+        if self.wanted is not None:
+            bad = bad & self.wanted
         for row in np.flatnonzero(bad).tolist():
-            self._rows.setdefault(row, problem(row))
+            self._problems.setdefault(row, problem(row))
 
     def limit(self, name: str, values: Floats, most: float = inf, unit: str = "") -> None:
         """Mark rows whose value is negative, or finite and above `most`."""
@@ -160,6 +201,7 @@ class Findings:
         )
 
     def unsorted(self, arrival_s: Floats) -> None:
+        """Mark rows that arrive before a good row above them."""
         good = self.good
         latest = np.maximum.accumulate(np.where(good, arrival_s, -np.inf))
         self.mark(
@@ -169,25 +211,35 @@ class Findings:
 
     def repeated(self, ids: Sequence[str]) -> None:
         """Mark rows whose id a good row above them has."""
-        good = self.good if self.wanted is None else self.good & self.wanted
-        seen = dict[str, int]()
         if len(set(ids)) == len(ids):
             return
+        good = self.good
+        if self.wanted is not None:
+            good = good & self.wanted
+        first_rows: dict[str, int] = {}
         for row, name in enumerate(ids):
-            if good[row] and (first := seen.setdefault(name, row)) != row:
-                self._rows[row] = f"job {quoted(name)} is in line {self.lines[first]} already"
+            if not good[row]:
+                continue
+            first = first_rows.setdefault(name, row)
+            if first != row:
+                self._problems[row] = f"job {quoted(name)} is in line {self.lines[first]} already"
 
     @property
     def good(self) -> Bools:
         """bool[M]: rows without problems."""
         mask = np.ones(len(self.lines), dtype=np.bool_)
-        mask[list(self._rows)] = False
+        mask[list(self._problems)] = False
         return mask
 
     def settle(self, title: str, *, skip_bad: bool) -> tuple[BadLine, ...]:
-        """Bad lines in order. WorkloadError if they may not be skipped or no line is good."""
-        rows = (BadLine(int(self.lines[row]), problem) for row, problem in self._rows.items())
-        bad = tuple(sorted((*self.unreadable, *rows), key=lambda b: b.line))
+        """Return the bad lines in order.
+
+        Raises WorkloadError if there are any and `skip_bad` is False, or if no line is good.
+        """
+        bad_lines = list(self.unreadable)
+        for row, problem in self._problems.items():
+            bad_lines.append(BadLine(int(self.lines[row]), problem))
+        bad = tuple(sorted(bad_lines, key=lambda bad_line: bad_line.line))
         total = len(self.unreadable) + len(self.lines)
         if bad and not skip_bad:
             advice = "correct them, or leave them out with skip_bad"
@@ -195,16 +247,18 @@ class Findings:
                 f"{title}: {len(bad):,} of {total:,} jobs cannot be used; {advice}:", bad
             )
         if len(bad) == total:
-            raise WorkloadError(f"{title}: there is no job to simulate" + (":" if bad else ""), bad)
+            colon = ":" if bad else ""
+            raise WorkloadError(f"{title}: there is no job to simulate{colon}", bad)
         return bad
 
 
 def as_floats(texts: Sequence[str], delimiter: str = ",") -> Floats:
-    """float64[M] of the texts; NaN where one is no number."""
+    """Return the texts as float64[M]; NaN where one is not a number."""
     try:
         return np.array(texts, dtype=np.float64)
     except ValueError:
-        return np.fromiter((_float(t, delimiter) for t in texts), np.float64, len(texts))
+        # One of them is not a number for numpy: it may have a decimal comma.
+        return np.fromiter((_float(text, delimiter) for text in texts), np.float64, len(texts))
 
 
 def _float(text: str, delimiter: str) -> float:
@@ -215,9 +269,9 @@ def _float(text: str, delimiter: str) -> float:
 
 
 def as_moments(texts: Sequence[str]) -> Floats:
-    """float64[M]: seconds since 1970 of times of ISO 8601, in UTC where they name no zone.
+    """Return times of ISO 8601 as float64[M]: seconds since 1970; NaN where one is not a time.
 
-    NaN where one is no time.
+    Times without a zone are UTC.
     """
     if all(PLAIN_TIME.fullmatch(text) for text in texts):
         with suppress(ValueError):
@@ -233,5 +287,7 @@ def _moment_s(text: str) -> float:
 
 
 def quoted(text: str) -> str:
-    """Value for a message, not longer than QUOTED characters."""
-    return repr(text if len(text) <= QUOTED else text[: QUOTED - 3] + "...")
+    """Return a value in quotes for a message, cut to QUOTED characters."""
+    if len(text) > QUOTED:
+        text = text[: QUOTED - 3] + "..."
+    return repr(text)

@@ -1,6 +1,6 @@
-"""Base of REST views: a call with a parameter or a field that it does not read is refused.
+"""Base of REST views, which refuses calls with parameters or fields that it does not read.
 
-The parameters are those of the OpenAPI document, so that none works without being in it.
+The known parameters are those of the OpenAPI document, so that all that work are documented.
 """
 
 from collections.abc import Collection
@@ -16,6 +16,8 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 PAGES = ("limit", "offset")
+"""Parameters of all lists with pages."""
+
 FLAGS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
@@ -29,26 +31,33 @@ class StrictView(APIView):
         if handler is None:
             return  # 405 follows
 
+        # 1. Query parameters.
         known = query_names(self, request)
-        said = f"is no parameter of this call; it takes {', '.join(known) or 'none'}"
-        unknown = {name: [said] for name in request.query_params if name not in known}
+        problem = f"is no parameter of this call; it takes {', '.join(known) or 'none'}"
+        unknown = {name: [problem] for name in request.query_params if name not in known}
         if unknown:
             raise ValidationError(unknown)
 
-        if not takes_body(self, request) and request.method not in SAFE_METHODS and request.data:
+        # 2. The body of a call that changes something, but takes none.
+        if request.method in SAFE_METHODS or takes_body(self, request):
+            return
+        if request.data:
             names = list(request.data) if isinstance(request.data, dict) else ["request"]
             raise ValidationError({str(name): ["is not read: leave it out"] for name in names})
 
 
 def query_names(view: APIView, request: Request) -> list[str]:
-    """Names of the query parameters of a call: documented, of its filters and of its pages."""
-    names = list[str]()
+    """Return the names of a call's query parameters, in order."""
+    # 1. Parameters that `extend_schema` documents: single ones, and fields of serializers.
+    names: list[str] = []
     parameters: list[Any] = list(_schema(view, request).get_override_parameters())
     for parameter in parameters:
-        if not isinstance(parameter, OpenApiParameter):  # the fields of a serializer
+        if not isinstance(parameter, OpenApiParameter):
             names += parameter().fields
         elif parameter.location == OpenApiParameter.QUERY:
             names.append(parameter.name)
+
+    # 2. Filters and pages of a list; a view without actions is one.
     is_list = request.method in SAFE_METHODS and getattr(view, "action", "list") != "retrieve"
     if is_list and getattr(view, "filterset_class", None) is not None:
         names += view.filterset_class.base_filters  # type: ignore[attr-defined]  # of GenericViewSet
@@ -65,24 +74,24 @@ def takes_body(view: APIView, request: Request) -> bool:
 
 
 def _schema(view: APIView, request: Request) -> AutoSchema:
-    """Description of a call, as `extend_schema` has put it at the method that answers it."""
+    """Return the description of a call, which `extend_schema` attaches to its method."""
     handler = getattr(view, str(request.method).lower())
-    kind = getattr(handler, "kwargs", {}).get("schema", AutoSchema)
-    schema: AutoSchema = kind()
+    schema_class = getattr(handler, "kwargs", {}).get("schema", AutoSchema)
+    schema: AutoSchema = schema_class()
     schema.view = view
     schema.method = str(request.method)
     return schema
 
 
 def read_flag(text: str) -> bool:
-    """Meaning of a flag in an address. Raises ValueError for what is neither true nor false."""
+    """Return the value of a flag in a query. Raises ValueError if it is not true or false."""
     if text.lower() not in FLAGS:
         raise ValueError("must be true or false")
     return FLAGS[text.lower()]
 
 
 def flag_of(request: Request, name: str) -> bool:
-    """Flag of an address, False where it is left out. Raises ValidationError."""
+    """Return a flag of the query, False if it is left out. Raises ValidationError."""
     try:
         return read_flag(request.query_params.get(name, "false"))
     except ValueError as error:
@@ -90,7 +99,10 @@ def flag_of(request: Request, name: str) -> bool:
 
 
 def choice_of(request: Request, name: str, choices: Collection[str]) -> str | None:
-    """One of these words from an address, None where it is left out. Raises ValidationError."""
+    """Return a parameter that must be one of `choices`, None if it is left out.
+
+    Raises ValidationError.
+    """
     word = request.query_params.get(name)
     if word is not None and word not in choices:
         raise ValidationError({name: [f"must be one of {', '.join(choices)}"]})
@@ -98,7 +110,7 @@ def choice_of(request: Request, name: str, choices: Collection[str]) -> str | No
 
 
 class _FlagField(forms.Field):
-    """Form field of a flag: unlike Django's it refuses what is neither true nor false."""
+    """Form field of a flag, which refuses other words than those of FLAGS, unlike Django's."""
 
     def to_python(self, value: str | None) -> bool | None:
         if value is None:
@@ -110,6 +122,6 @@ class _FlagField(forms.Field):
 
 
 class FlagFilter(django_filters.BooleanFilter):  # type: ignore[misc]  # the library has no types
-    """Filter by a flag of an address."""
+    """Filter by a flag of the query."""
 
     field_class = _FlagField

@@ -1,6 +1,7 @@
-"""Turns of the database's writer: heartbeats first, long work in short transactions last.
+"""Order of transactions that wait for SQLite's one writer: heartbeats first, long work last.
 
-SQLite has one writer. Whoever holds it keeps all others waiting, and leases run out meanwhile.
+A long transaction keeps all others waiting, and leases expire meanwhile. So long work is done in
+short transactions, with a rest after each.
 """
 
 import fcntl
@@ -15,14 +16,14 @@ from pathlib import Path
 from django.db import connection, transaction
 
 ROWS_A_TURN = 100
-"""Rows that a turn of long work writes: some 30 ms of SQLite's writer on an idle machine."""
+"""Rows that a turn of long work writes: it takes about 30 ms on an idle machine."""
 
 LONGEST_REST_S = 0.1
-"""Longest rest after a turn."""
+"""Longest rest in seconds after a turn."""
 
 
 class Rank(IntEnum):
-    """Order in which those that wait at the same time begin to write."""
+    """Order in which transactions that wait at the same time begin; the lowest rank is first."""
 
     URGENT = 0
     USUAL = 1
@@ -40,6 +41,7 @@ def rank() -> Rank:
 
 @contextmanager
 def _ranked(wanted: Rank) -> Iterator[None]:
+    """Give this thread's transactions a rank inside the block."""
     before = rank()
     _thread.rank = wanted
     try:
@@ -64,27 +66,32 @@ def patient() -> Iterator[None]:
 
 @contextmanager
 def turn() -> Iterator[None]:
-    """One transaction of long work: it begins after all others that wait, and then rests."""
+    """Run the block as one transaction of long work, which begins after all others that wait.
+
+    A rest of the same length follows, so that others can write.
+    """
     began_s = time.perf_counter()
     with patient(), transaction.atomic():
         yield
-    if not connection.in_atomic_block:
+    if not connection.in_atomic_block:  # an outer transaction would keep the writer meanwhile
         time.sleep(min(LONGEST_REST_S, time.perf_counter() - began_s))
 
 
 class WaitingFlag:
     """Sign to all processes that writers of a rank wait: a lock on a file beside the database.
 
-    The lock ends with its process. Of a database in memory (None), and without room for the file,
-    nobody waits for anybody.
+    The lock ends with its process. If the database is in memory (None), or the file cannot be made,
+    the flag is never raised.
     """
 
     def __init__(self, database: Path | None, rank: Rank) -> None:
-        self._path = database and database.with_name(f"{database.name}-{rank.name.lower()}")
+        self._path: Path | None = None
+        if database is not None:
+            self._path = database.with_name(f"{database.name}-{rank.name.lower()}")
 
     @contextmanager
     def raised(self) -> Iterator[None]:
-        """Raise the flag while the block waits; several writers may."""
+        """Raise the flag inside the block; several writers may raise it at once."""
         with self._opened() as file:
             if file is not None:
                 fcntl.flock(file, fcntl.LOCK_SH)
@@ -93,7 +100,7 @@ class WaitingFlag:
     def is_raised(self) -> bool:
         """Return True if a writer of the rank waits.
 
-        It may also be another one who is just asking: then both ask again.
+        A process that asks at the same moment is taken for a writer; both ask again soon.
         """
         with self._opened() as file:
             if file is None:

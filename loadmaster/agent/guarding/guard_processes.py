@@ -1,7 +1,8 @@
 """Processes of a job as its guard sees them, in a bubblewrap sandbox or not.
 
-Nothing but the standard library. A job's variables reach bubblewrap by a file in memory: its
-command line is open to all, and in its own environment LD_PRELOAD would act outside the sandbox.
+This module uses only the standard library. A job's variables reach bubblewrap by a file in memory:
+every user can read a command line, and in bubblewrap's own environment LD_PRELOAD would act outside
+the sandbox.
 """
 
 import contextlib
@@ -23,23 +24,28 @@ NEVER_RAN = 1
 """Exit code of bubblewrap if it could not set up the sandbox, or not start the command."""
 
 LONGEST_WORDS = 500
+"""Characters of bubblewrap's last error line that are kept."""
 
 LEFT_S = 1.0
-"""Time for what is left of a job that is to stop, once its first process has ended."""
+"""Seconds that other processes of a stopping job get after the job's first process has ended."""
 
 SET_UP_S = 10.0
-"""Longest time in which bubblewrap tells its process 1."""
+"""Longest wait in seconds for bubblewrap to report the pid of the sandbox's process 1."""
 
 OUTLIVED_S = 3.0
-"""Time after the end of a job's first process in which process 1 of its sandbox ends too."""
+"""Seconds in which the sandbox's process 1 must end after the job's first process."""
 
 FROZEN_S = 5.0
-"""Longest time in which all of a user's processes are stopped and the job's killed."""
+"""Longest time in seconds to stop all processes of a user and to kill the job's among them."""
 
 IPC_RMID = 0
-"""Order of shmctl(2) that removes a segment."""
+"""Command of shmctl(2) that removes a segment."""
 
 REMOVED_AT_ONCE = 100
+"""Folders per call of `rm`: a command line has a limit."""
+
+STATE, PARENT, START_TICKS, WAIT_STATUS = 0, 1, 19, 49
+"""Positions in `_stat_fields`: state, ppid, starttime and exit_code of proc_pid_stat(5)."""
 
 
 class Sandbox:
@@ -50,93 +56,117 @@ class Sandbox:
     """
 
     def __init__(self, program: str, words: Sequence[str], environment: Mapping[str, str]) -> None:
-        given = [*words]
+        # 1. Bubblewrap reads its arguments from a file in memory, each ended by a NUL.
+        arguments = [*words]
         for name, value in environment.items():
-            given += ["--setenv", name, value]
-        self._words = os.memfd_create("sandbox")
-        with open(self._words, "wb", closefd=False) as file:
-            file.write(b"".join(os.fsencode(word) + b"\0" for word in given))
-        os.lseek(self._words, 0, os.SEEK_SET)
-        self._told, self._tell = os.pipe()
-        os.set_blocking(self._told, False)
-        self._text = b""
+            arguments += ["--setenv", name, value]
+        arguments_fd = os.memfd_create("sandbox")
+        with open(arguments_fd, "wb", closefd=False) as file:
+            for argument in arguments:
+                file.write(os.fsencode(argument) + b"\0")
+        os.lseek(arguments_fd, 0, os.SEEK_SET)
+
+        # 2. It writes its status, lines of JSON, to a pipe; before the job it waits for another.
+        self._status_fd, status_write_fd = os.pipe()
+        os.set_blocking(self._status_fd, False)
+        self._status_text = b""
+        block_fd, self._unblock_fd = os.pipe()
+
+        self.passed = (arguments_fd, status_write_fd, block_fd)
+        """Descriptors that bubblewrap inherits."""
+        self.command = [
+            program,
+            "--args", str(arguments_fd),
+            "--json-status-fd", str(status_write_fd),
+            "--block-fd", str(block_fd),
+        ]  # fmt: skip
+        """Words before those of the job's command."""
+
+        # 3. State of a stop: the outer process while SIGSTOP holds it, and the job's first process.
         self._held: tuple[int, int] | None = None
-        self._ended_s = inf
+        self._first_ended_s = inf
+
+        # 4. State of a running job: pid and start of its first process.
         self._first: tuple[int, int] | None = None
         self._outlived_s = inf
         self._is_limited = True
-        self._blocked, self._unblock = os.pipe()
-        self.passed = (self._words, self._tell, self._blocked)
-        """Descriptors that bubblewrap inherits."""
-        self.command = [program, "--args", str(self._words), "--json-status-fd", str(self._tell)]
-        """Words before those of the job's command."""
-        self.command += ["--block-fd", str(self._blocked)]
 
     def begin(self, outer: int, most_processes: int | None, user: int | None) -> None:
-        """Leave to bubblewrap, which has been started, its ends of what they share.
+        """Limit the sandbox's processes once bubblewrap (`outer`) runs, then let the job start.
 
-        The limit is set in its user namespace, where only the processes of this job count. Where
-        that fails the sandbox is killed before the job starts.
+        The limit is set in the sandbox's user namespace, where only processes of this job count.
+        If it cannot be set, the sandbox is killed before the job starts.
         """
+        # Bubblewrap has inherited these; the status pipe ends only if the guard has no copy.
         for descriptor in self.passed:
             os.close(descriptor)
-        if most_processes is not None and (init := self._wait_for_init()):
-            self._is_limited = _limit_as(user, init, most_processes)
-            if not self._is_limited:
-                signal_all([init, outer], signal.SIGKILL)
-        os.close(self._unblock)
+        if most_processes is not None:
+            init = self._wait_for_init()
+            if init is not None:
+                self._is_limited = _limit_as(user, init, most_processes)
+                if not self._is_limited:
+                    signal_all([init, outer], signal.SIGKILL)
+        os.close(self._unblock_fd)
 
     def _wait_for_init(self) -> int | None:
-        """Process 1 once bubblewrap tells it; None if it ends without."""
+        """Return the pid of process 1 once bubblewrap reports it; None if it ends before that."""
         until_s = time.monotonic() + SET_UP_S
-        while (init := self.init()) is None and time.monotonic() < until_s:
-            length = len(self._text)
-            select.select([self._told], [], [], SET_UP_S)
+        while True:
             init = self.init()
-            if init is None and len(self._text) == length:
+            if init is not None or time.monotonic() >= until_s:
+                return init
+            length = len(self._status_text)
+            select.select([self._status_fd], [], [], SET_UP_S)
+            init = self.init()
+            if init is None and len(self._status_text) == length:
                 return None  # bubblewrap has closed its end
-        return init
 
-    def _read(self) -> dict[str, int]:
+    def _status(self) -> dict[str, int]:
+        """Return all fields that bubblewrap has reported so far: `child-pid`, `exit-code`."""
         with contextlib.suppress(BlockingIOError):
-            while piece := os.read(self._told, 4096):
-                self._text += piece
-        found: dict[str, int] = {}
-        for line in self._text.splitlines():
-            with contextlib.suppress(ValueError):
-                found |= json.loads(line)
-        return found
+            while piece := os.read(self._status_fd, 4096):
+                self._status_text += piece
+        status: dict[str, int] = {}
+        for line in self._status_text.splitlines():
+            with contextlib.suppress(ValueError):  # a line that is not yet whole
+                status |= json.loads(line)
+        return status
 
     def init(self) -> int | None:
-        """Process 1 of the sandbox, by its number outside; None while there is none."""
-        return self._read().get("child-pid")
+        """Return the pid, outside, of the sandbox's process 1; None before bubblewrap reports."""
+        return self._status().get("child-pid")
 
     def processes(self) -> list[int]:
-        """Every process of the job, its first one first."""
+        """Return the pids of all processes of the job, its first process first."""
         init = self.init()
         return descendants(init) if init else []
 
     def hold(self, outer: int) -> None:
-        """Stop bubblewrap's outer process, which ends the sandbox with the first process there."""
-        if inside := self.processes():
+        """Stop bubblewrap's outer process, which else ends the sandbox with its first process.
+
+        So the job's other processes have time to end by themselves, until `let_go`.
+        """
+        inside = self.processes()
+        if inside:
             self._held = outer, inside[0]
             os.kill(outer, signal.SIGSTOP)
 
     def let_go(self, now_s: float) -> None:
-        """Let bubblewrap go on, once the first process is gone and the others have had time."""
+        """Let bubblewrap go on LEFT_S after the first process ended, or once none is left."""
         if self._held is None:
             return
-        inside, (outer, first) = self.processes(), self._held
+        outer, first = self._held
+        inside = self.processes()
         if first not in inside:
-            self._ended_s = min(self._ended_s, now_s)
-        if not inside or now_s >= self._ended_s + LEFT_S:
+            self._first_ended_s = min(self._first_ended_s, now_s)
+        if not inside or now_s >= self._first_ended_s + LEFT_S:
             self._held = None
             os.kill(outer, signal.SIGCONT)
 
     def outlives_job(self, now_s: float) -> bool:
-        """Return True if process 1 goes on although the job's first process has ended for a while.
+        """Return True if process 1 still runs OUTLIVED_S after the job's first process ended.
 
-        It does so if the job has stopped or changed it by ptrace(2).
+        That happens if the job has stopped process 1, or changed it by ptrace(2).
         """
         if self._first is None:
             self._first = _first_child(self.init())
@@ -148,39 +178,43 @@ class Sandbox:
         return now_s >= self._outlived_s
 
     def first_status(self) -> int | None:
-        """Wait status of the job's first process, which nobody has reaped; None if it is gone."""
+        """Return the wait status of the job's first process while it is a zombie, else None."""
         if self._first is None:
             return None
         pid, ticks = self._first
         with contextlib.suppress(OSError, IndexError, ValueError):
-            fields = _fields(Path(f"/proc/{pid}/stat"))
-            if fields[0] == "Z" and int(fields[19]) == ticks:
-                return int(fields[49])
+            fields = _stat_fields(pid)
+            if fields[STATE] == "Z" and int(fields[START_TICKS]) == ticks:
+                return int(fields[WAIT_STATUS])
         return None
 
     def problem(self, code: int, errors: Path) -> str:
-        """Reason why the job never ran, by the exit code and the last words; "" if it did."""
+        """Return why the job never ran, "" if it did: by bubblewrap's exit code and last error.
+
+        `errors` is the file of the job's standard error, to which bubblewrap writes too.
+        """
         if not self._is_limited:
             return "the sandbox cannot be set up: its processes cannot be limited"
-        if code != NEVER_RAN or "exit-code" in self._read():
+        if code != NEVER_RAN or "exit-code" in self._status():
             return ""
         lines = [""]
         with contextlib.suppress(OSError):
             lines += errors.read_text(errors="replace").strip().splitlines()
-        words = lines[-1].removeprefix("bwrap: ")[-LONGEST_WORDS:]
-        name = words.removeprefix("execvp ")
-        if name != words:
-            return f"the command cannot be started: {name}"
-        return f"the sandbox cannot be set up: {words or 'bubblewrap does not say why'}"
+        message = lines[-1].removeprefix("bwrap: ")[-LONGEST_WORDS:]
+        if message.startswith("execvp "):
+            return f"the command cannot be started: {message.removeprefix('execvp ')}"
+        if not message:
+            message = "bubblewrap does not say why"
+        return f"the sandbox cannot be set up: {message}"
 
 
 def started_ticks(pid: int | str) -> int:
-    """Start of a process in clock ticks since boot; with the pid it is unique."""
-    return int(_fields(Path(f"/proc/{pid}/stat"))[19])
+    """Return the start of a process in clock ticks since boot; with the pid it is unique."""
+    return int(_stat_fields(pid)[START_TICKS])
 
 
 def _first_child(init: int | None) -> tuple[int, int] | None:
-    """The oldest child of process 1, dead or alive, and its start in clock ticks."""
+    """Return pid and start in clock ticks of the oldest child of process 1, dead or alive."""
     if init is None:
         return None
     with contextlib.suppress(OSError, IndexError, ValueError):
@@ -193,22 +227,30 @@ def _first_child(init: int | None) -> tuple[int, int] | None:
 def _is_alive(pid: int, ticks: int) -> bool:
     """Return True if the process that started at that time has not ended."""
     with contextlib.suppress(OSError, IndexError, ValueError):
-        fields = _fields(Path(f"/proc/{pid}/stat"))
-        return fields[0] not in "ZX" and int(fields[19]) == ticks
+        fields = _stat_fields(pid)
+        return fields[STATE] not in "ZX" and int(fields[START_TICKS]) == ticks
     return False
 
 
 def threads_of(user: int) -> int:
-    """Number of threads of a user's processes."""
-    threads, line = 0, b"\nUid:\t%d\t" % user
-    for entry in Path("/proc").iterdir():
+    """Return the number of threads of a user's processes."""
+    threads = 0
+    for pid in _all_pids():
         with contextlib.suppress(OSError, ValueError, IndexError):
-            if not entry.name.isdigit():
-                continue
-            status = (entry / "status").read_bytes()
-            if line in status:
+            status = Path(f"/proc/{pid}/status").read_bytes()
+            if _uid_line(user) in status:
                 threads += int(status.partition(b"\nThreads:\t")[2].split()[0])
     return threads
+
+
+def _all_pids() -> list[int]:
+    """Return the pids of all processes that /proc shows."""
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _uid_line(user: int) -> bytes:
+    """Return the beginning of the line in /proc/PID/status of a process whose real user this is."""
+    return b"\nUid:\t%d\t" % user
 
 
 def _limit_as(user: int | None, pid: int, most: int) -> bool:
@@ -223,8 +265,7 @@ def _limit_as(user: int | None, pid: int, most: int) -> bool:
                 os.setgroups([])
                 os.setresgid(user, user, user)
                 os.setresuid(user, user, user)
-            hard = resource.prlimit(pid, resource.RLIMIT_NPROC)[1]
-            allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            allowed = _within_hard(most, resource.prlimit(pid, resource.RLIMIT_NPROC)[1])
             resource.prlimit(pid, resource.RLIMIT_NPROC, (allowed, allowed))
             os._exit(0)
         finally:  # it must not return into the guard
@@ -234,59 +275,72 @@ def _limit_as(user: int | None, pid: int, most: int) -> bool:
 
 def limit_processes(most: int) -> None:
     """Limit the processes and threads of this process' user, those of others there included."""
-    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-    allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    allowed = _within_hard(most, resource.getrlimit(resource.RLIMIT_NPROC)[1])
     resource.setrlimit(resource.RLIMIT_NPROC, (allowed, allowed))
 
 
-def _fields(stat: Path) -> list[str]:
-    """Fields of a process's `stat` after its name, which may be no text."""
-    return stat.read_bytes().rpartition(b")")[2].decode().split()
+def _within_hard(most: int, hard: int) -> int:
+    """Return a limit that the hard limit, which may be infinite, allows."""
+    if hard == resource.RLIM_INFINITY:
+        return most
+    return min(most, hard)
+
+
+def _stat_fields(pid: int | str) -> list[str]:
+    """Return the fields of /proc/PID/stat after the program's name, which may be no text."""
+    return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].decode().split()
 
 
 def descendants(root: int, *, ended: bool = False) -> list[int]:
-    """Every process below `root`; zombies only if those that have `ended` count."""
+    """Return the pids of all processes below `root`; zombies only with `ended`."""
     children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                fields = _fields(entry / "stat")
-                if ended or fields[0] not in "ZX":
-                    children.setdefault(int(fields[1]), []).append(int(entry.name))
-    found: list[int] = []
+    for pid in _all_pids():
+        with contextlib.suppress(OSError):
+            fields = _stat_fields(pid)
+            if ended or fields[STATE] not in "ZX":
+                children.setdefault(int(fields[PARENT]), []).append(pid)
+    below: list[int] = []
     waiting = [root]
     while waiting:
-        below = children.get(waiting.pop(), [])
-        found += below
-        waiting += below
-    return found
+        offspring = children.get(waiting.pop(), [])
+        below += offspring
+        waiting += offspring
+    return below
 
 
 def kill_below(root: int, user: int | None = None) -> None:
-    """Kill what is below `root`, and its process groups, which what forks on does not escape.
+    """Kill all processes below `root`, and their process groups.
 
-    A group is known by the dead of it too, which `root` has not reaped. With `user`, whose the
-    processes are, all of that user's stand still meanwhile: then no change of group helps either.
+    A process that forks all the time escapes a list of pids, but not the signal to its group.
+    Zombies that `root` has not reaped name their groups too. With `user`, the owner of the
+    processes, all of that user's processes are stopped first: then a change of group does not help
+    a process either.
     """
     if os.getpid() == 1:  # of a container, where all others are the job's
         signal_all([-1], signal.SIGKILL)
-    elif user is None or not _kill_frozen(root, user):
-        below = descendants(root, ended=True)
-        groups = {_group(pid) for pid in below} - {0, _group(root)}
-        signal_all([*(-group for group in groups), *below], signal.SIGKILL)
+        return
+    if user is not None and _kill_frozen(root, user):
+        return
+    below = descendants(root, ended=True)
+    groups = {_group(pid) for pid in below} - {0, _group(root)}
+    signal_all([*(-group for group in groups), *below], signal.SIGKILL)
 
 
 def _kill_frozen(root: int, user: int) -> bool:
-    """Kill what is below `root` while the user's processes are stopped; False if that fails.
+    """Stop all processes of a user, and kill those below `root`; False if that fails.
 
-    A process of that user does so, for it alone can stop all of them at once. As they may stop or
-    kill it in turn, it is made to go on.
+    A helper process of that user does so: a signal to -1 reaches all processes of its sender's
+    user at once. They may stop or kill the helper in turn, so the guard sends it SIGCONT until it
+    ends.
     """
     try:
         helper = os.fork()
     except OSError:  # no process or memory is left
         return False
+
+    # 1. The helper. It must not return into the guard, whatever fails.
     if helper == 0:
+        exit_code = 1
         try:
             os.setgroups([])
             os.setresgid(user, user, user)
@@ -295,36 +349,44 @@ def _kill_frozen(root: int, user: int) -> bool:
                 signal_all([-1], signal.SIGSTOP)  # all at once, forks in progress too, not itself
                 below = [pid for pid in descendants(root) if pid != os.getpid()]
                 signal_all(below, signal.SIGKILL)
+                exit_code = 0
             finally:
                 signal_all([-1], signal.SIGCONT)
         finally:
-            os._exit(0)
+            os._exit(exit_code)
+
+    # 2. The guard waits for it, and kills it after FROZEN_S.
     until_s = time.monotonic() + FROZEN_S
-    while (ended := os.waitpid(helper, os.WNOHANG)) == (0, 0):
+    while True:
+        pid, status = os.waitpid(helper, os.WNOHANG)
+        if pid == helper:
+            return status == 0
         is_late = time.monotonic() >= until_s
         os.kill(helper, signal.SIGKILL if is_late else signal.SIGCONT)
         time.sleep(0.002)
-    return ended[1] == 0
 
 
 def free_memory(user: int, place: str = "/dev/shm") -> None:  # noqa: S108
-    """Free the shared memory of a user who has no process left: files, folders, segments.
+    """Free the shared memory of a user who has no process left: files, folders, segments."""
+    # 1. List the memory first: what a process makes that starts after step 2 is not in the list.
+    files = _files_of(user, place)
+    segments = _segments_of(user)
 
-    What a later process of that user makes is not among it, as it is found before that look.
-    """
-    found, segments, line = _files_of(user, place), _segments_of(user), b"\nUid:\t%d\t" % user
-    for entry in Path("/proc").iterdir():
+    # 2. Free nothing while a process of the user runs.
+    for pid in _all_pids():
         with contextlib.suppress(OSError):
-            if entry.name.isdigit() and line in (entry / "status").read_bytes():
+            if _uid_line(user) in Path(f"/proc/{pid}/status").read_bytes():
                 return
+
+    # 3. Free what was listed. A file that was replaced since has another inode.
     folders = []
-    for path, status in found.items():
+    for path, status in files.items():
         if stat.S_ISDIR(status.st_mode):
             folders.append(str(path))
-        else:
-            with contextlib.suppress(OSError):  # gone meanwhile
-                if path.lstat().st_ino == status.st_ino:
-                    path.unlink()
+            continue
+        with contextlib.suppress(OSError):  # gone meanwhile
+            if path.lstat().st_ino == status.st_ino:
+                path.unlink()
     for first in range(0, len(folders), REMOVED_AT_ONCE):
         _remove(folders[first : first + REMOVED_AT_ONCE], user)
     for segment in segments:
@@ -332,26 +394,36 @@ def free_memory(user: int, place: str = "/dev/shm") -> None:  # noqa: S108
 
 
 def _files_of(user: int, place: str) -> dict[Path, os.stat_result]:
-    found = {}
+    """Return files and folders in a folder that a user owns, with their status."""
+    files = {}
     with contextlib.suppress(OSError):  # there is no such place
         for path in Path(place).iterdir():
             with contextlib.suppress(OSError):  # gone meanwhile
-                if (status := path.lstat()).st_uid == user:
-                    found[path] = status
-    return found
+                status = path.lstat()
+                if status.st_uid == user:
+                    files[path] = status
+    return files
 
 
 def _segments_of(user: int) -> list[int]:
-    """Numbers of the System V segments of memory that a user has made."""
-    with contextlib.suppress(OSError):  # a kernel without them
-        lines = [line.split() for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]]
-        return [int(fields[1]) for fields in lines if fields[9] == str(user)]
-    return []
+    """Return the ids (`shmid`) of the System V memory segments that a user has created."""
+    try:
+        lines = Path("/proc/sysvipc/shm").read_text().splitlines()
+    except OSError:  # a kernel without them
+        return []
+    segments = []
+    for line in lines[1:]:
+        fields = line.split()
+        shmid, creator = fields[1], fields[9]
+        if creator == str(user):
+            segments.append(int(shmid))
+    return segments
 
 
 def _remove(folders: list[str], user: int) -> None:
     """Remove folders with that user's rights, however deep or closed they are."""
     own: Any = {"user": user, "group": user, "extra_groups": []}
+    # Nobody may enter a folder without its x bits: `rm` needs them, so `chmod` goes first.
     for command in (["chmod", "-R", "u+rwx"], ["rm", "-rf", "--one-file-system"]):
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             subprocess.run(
@@ -361,14 +433,14 @@ def _remove(folders: list[str], user: int) -> None:
 
 
 def _group(pid: int) -> int:
-    """Process group of a process, 0 if it is gone."""
+    """Return the process group of a process, 0 if it is gone."""
     with contextlib.suppress(ProcessLookupError):
         return os.getpgid(pid)
     return 0
 
 
 def in_group(pids: list[int], group: int) -> list[int]:
-    """Those of the processes that are still there and in a process group."""
+    """Return those of the processes that still exist and are in this process group."""
     return [pid for pid in pids if _group(pid) == group]
 
 
@@ -380,7 +452,7 @@ def is_of_step(pid: int) -> bool:
 
 
 def signal_all(pids: list[int], number: int) -> None:
-    """Send a signal to those that are still there."""
+    """Send a signal to those of the processes that still exist."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)

@@ -1,4 +1,4 @@
-"""Emulated devices: what a node offers in place of GPUs, read from a YAML file.
+"""Emulated devices, which a node offers in place of GPUs, read from a YAML file.
 
     gpu_type: V100
     count: 2
@@ -9,16 +9,15 @@
     step_s:                      # seconds per step by kind and number of GPUs
       resnet: {1: 0.43, 2: 0.31}
       default: {1: 0.5}
-    shared:                      # part of its own speed that a kind keeps beside another on one
-    GPU; 0: the two do not fit
+    shared:                      # fraction of its speed that a kind keeps beside another kind
       resnet: {lstm: 0.8, default: 0.55}
-      default: {default: 0.6}
+      default: {default: 0.6}    # 0: the two do not fit on one GPU
 
-An emulated device is a pacing clock: the real training step runs inside `step_s`, and inside
-`step_s` over what its kind keeps while others share the device. Its watts are modelled and say so.
+An emulated device is a pacing clock: a step of the real training takes `step_s` seconds, and while
+others share the device `step_s` over the fraction that its kind keeps. Its watts are modelled, and
+its samples say so.
 """
 
-import math
 import random
 from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass, field
@@ -32,7 +31,7 @@ from loadmaster.strict_yaml import LARGEST, DocumentError, read_fields
 from loadmaster.wire import WireError, from_json
 
 OTHERS = "default"
-"""The kind that stands for all others."""
+"""Name in the file that stands for all kinds that it does not name."""
 
 NotNegative = Annotated[float, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0)]
@@ -41,26 +40,33 @@ Gpus = Annotated[int, Field(ge=1)]
 T = TypeVar("T", bound=Sized)
 
 
-def _filled(row: T) -> T:
+def _check_not_empty(row: T) -> T:
     if not row:
         raise ValueError("must hold at least one entry")
     return row
 
 
-Row = Annotated[T, AfterValidator(_filled)]
+Row = Annotated[T, AfterValidator(_check_not_empty)]
 
 KEPT = 0.6
-"""Default fraction of its own speed that a kind keeps beside another one: the mean of the median
-pairs of Gavel's tables that can share at all (V100 0.68, P100 0.59, K80 0.54)."""
+"""Fraction of its speed that a kind keeps beside another one if the file does not say.
+
+The mean of the medians over all pairs that can share a GPU in Gavel's tables: V100 0.68, P100 0.59,
+K80 0.54.
+"""
 
 
 class EmulationError(ValueError):
-    """The emulation's file says something that no device can be; the message names the field."""
+    """The emulation's file describes an impossible device; the message names the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Emulation:
-    """Devices of one type: seconds per step by kind and number of GPUs, speed kept when shared."""
+    """Emulated devices of one GPU type.
+
+    `power_noise`: relative standard deviation of the watts. `step_s`: seconds per step by kind and
+    number of GPUs. `shared`: fraction of its speed that a kind keeps, by kind and other kind.
+    """
 
     gpu_type: Annotated[str, Field(min_length=1)]
     count: Annotated[int, Field(ge=1, le=MOST_DEVICES)] = 1
@@ -72,42 +78,56 @@ class Emulation:
     shared: Mapping[str, Row[Mapping[str, Fraction]]] = field(default_factory=dict)
 
     def devices(self, node: str) -> tuple[DeviceReport, ...]:
-        """The devices, with uuids stable over restarts and distinct between nodes."""
-        return tuple(
-            DeviceReport(f"emulated-{node}-{index}", self.gpu_type, self.memory_gb, emulated=True)
-            for index in range(self.count)
-        )
+        """Return the devices; their uuids survive restarts and differ between nodes."""
+        reports = []
+        for index in range(self.count):
+            uuid = f"emulated-{node}-{index}"
+            reports.append(DeviceReport(uuid, self.gpu_type, self.memory_gb, emulated=True))
+        return tuple(reports)
 
     def pace_s(self, kind_name: str, gpus: int) -> float | None:
-        """Seconds per step on some GPUs: the entry for the most not above them, or the fewest."""
+        """Return the seconds per step on `gpus` GPUs, None if the file has none for the kind.
+
+        Between two numbers of GPUs in the file the smaller one counts; below all, the smallest.
+        """
         row = self.step_s.get(kind_name) or self.step_s.get(OTHERS)
         if not row:
             return None
-        fitting = [count for count in row if count <= gpus]
-        return row[max(fitting) if fitting else min(row)]
+        not_above = [count for count in row if count <= gpus]
+        if not_above:
+            return row[max(not_above)]
+        return row[min(row)]
 
     def kept(self, kind_name: str, others: Iterable[str]) -> float:
-        """Fraction of its own speed that a kind keeps beside others on its device; 0: no fit.
+        """Return the fraction of its speed that a kind keeps beside others on its device.
 
-        Of a pair it is in the table, else KEPT; beside several it is the product.
+        0: they do not fit on it. Beside several others it is the product of the pairs' fractions.
         """
-        pairs = [(self._of_pair(kind_name, o), self._of_pair(o, kind_name)) for o in others]
-        return math.prod(own if theirs else 0.0 for own, theirs in pairs)
+        fraction = 1.0
+        for other in others:
+            fraction *= self._kept_in_pair(kind_name, other)
+            if self._kept_in_pair(other, kind_name) == 0.0:  # a pair fits for both or for none
+                return 0.0
+        return fraction
 
-    def _of_pair(self, kind: str, other: str) -> float:
-        rows = (self.shared.get(name, {}) for name in (kind, OTHERS))
-        found = (row[name] for row in rows for name in (other, OTHERS) if name in row)
-        return next(found, KEPT)
+    def _kept_in_pair(self, kind: str, other: str) -> float:
+        """Return the fraction that a kind keeps beside another one: the most specific entry."""
+        for row_name in (kind, OTHERS):
+            row = self.shared.get(row_name, {})
+            for column_name in (other, OTHERS):
+                if column_name in row:
+                    return row[column_name]
+        return KEPT
 
     def power_w(self, busy: bool, noise: random.Random) -> float:
-        """The modelled watts of one device: idle or peak, with a relative Gaussian noise."""
+        """Return the modelled watts of one device: idle or peak, with relative Gaussian noise."""
         mean_w = self.peak_w if busy else self.idle_w
         if not self.power_noise:
             return mean_w
         return max(0.0, mean_w * (1.0 + noise.gauss(0.0, self.power_noise)))
 
     def sample(self, uuid: str, busy: bool, noise: random.Random) -> DeviceSample:
-        """Sample of one device for a heartbeat."""
+        """Return the sample of one device for a heartbeat."""
         return DeviceSample(
             uuid,
             gpu_fraction=1.0 if busy else 0.0,
@@ -117,7 +137,7 @@ class Emulation:
 
 
 def read_emulation(path: Path) -> Emulation:
-    """The emulation that a file describes; EmulationError names the wrong field."""
+    """Read an emulation from a YAML file. Raises EmulationError, which names the wrong field."""
     try:
         return parse_emulation(read_fields(path, LARGEST, example="gpu_type: V100"))
     except DocumentError as error:
@@ -125,7 +145,7 @@ def read_emulation(path: Path) -> Emulation:
 
 
 def parse_emulation(data: Any) -> Emulation:
-    """The emulation that plain data describes; EmulationError names the wrong field."""
+    """Check an emulation in plain data. Raises EmulationError, which names the wrong field."""
     if isinstance(data, dict):
         data = {name: value for name, value in data.items() if value is not None}
     try:

@@ -1,21 +1,23 @@
 """Health of a GPU as NVML tells it: faults that take it out of use, and warnings that do not.
 
-Every reading may be missing: GPUs of consumers count no ECC errors, older ones remap no rows.
+Any reading may be missing: consumer GPUs do not count ECC errors, older GPUs do not remap rows.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from loadmaster.agent.node.nvml import Nvml, NvmlError
 
 UNCORRECTED = 1
+"""NVML_MEMORY_ERROR_TYPE_UNCORRECTED."""
+
 VOLATILE = 0
-"""NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC: errors since the last reset."""
+"""NVML_VOLATILE_ECC: errors since the last reset."""
 
 RETIREMENT_CAUSES = (0, 1)
-"""Pages retired for several single-bit errors, and for a double-bit one."""
+"""Causes of retired pages: several single-bit errors, and one double-bit error."""
 
 XID_EVENT = 8
 """nvmlEventTypeXidCriticalError."""
@@ -24,6 +26,7 @@ XIDS_OF_JOBS = frozenset({13, 31, 43, 45, 68, 109})
 """Xid errors that programs cause, by NVIDIA's list: the GPU goes on working."""
 
 EVENTS_AT_ONCE = 100
+"""Most Xid errors that are read at a time."""
 
 SLOWDOWNS = {
     0x08: "slowed down by its hardware",
@@ -31,30 +34,35 @@ SLOWDOWNS = {
     0x40: "slowed down for its temperature by its hardware",
     0x80: "slowed down for want of power",
 }
-"""Warnings by bits of nvmlDeviceGetCurrentClocksEventReasons. Idle and power caps are none."""
+"""Warnings by bits of nvmlDeviceGetCurrentClocksEventReasons.
+
+The bits of an idle GPU, and of one at its power cap, are no warnings.
+"""
 
 CLOCK_REASONS = (
     "nvmlDeviceGetCurrentClocksEventReasons",
     "nvmlDeviceGetCurrentClocksThrottleReasons",
 )
-"""The function's name, and that in older versions of NVML."""
+"""Name of the function that tells why clocks are slow, and its name in older versions of NVML."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Health of a GPU: a `fault` takes it out of use, a `warning` does not; empty: none."""
+    """Health of a GPU: a `fault` takes it out of use, a `warning` does not; "": none."""
 
     fault: str = ""
     warning: str = ""
 
 
 def health_of(nvml: Nvml, handle: Any) -> Health:
-    """Look at the counters of a GPU."""
+    """Read the health counters of a GPU. The first fault is kept; a failing GPU is a fault too."""
     try:
-        fault = _ecc_fault(nvml, handle) or _remap_fault(nvml, handle)
-        fault = fault or _retirement_fault(nvml, handle)
+        for find_fault in (_ecc_fault, _remap_fault, _retirement_fault):
+            fault = find_fault(nvml, handle)
+            if fault:
+                break
         return Health(fault, _warning(nvml, handle))
     except NvmlError as failure:
         return Health(str(failure))
@@ -68,13 +76,14 @@ def _ecc_fault(nvml: Nvml, handle: Any) -> str:
 
 
 def _remap_fault(nvml: Nvml, handle: Any) -> str:
-    """Fault of a memory whose rows are remapped: (corrected, uncorrected, pending, failed)."""
+    """Return the fault of a GPU that remaps bad rows of its memory."""
     rows = nvml.read("nvmlDeviceGetRemappedRows", handle)
     if not isinstance(rows, (tuple, list)) or len(rows) < 4:
         return ""
-    if rows[3]:
+    _corrected, _uncorrected, is_pending, has_failed = rows[:4]
+    if has_failed:
         return "remapping a row of its memory failed"
-    if rows[2]:
+    if is_pending:
         return "a row of its memory waits to be remapped: reset the GPU"
     return ""
 
@@ -86,7 +95,8 @@ def _retirement_fault(nvml: Nvml, handle: Any) -> str:
 
 
 def _warning(nvml: Nvml, handle: Any) -> str:
-    """Warnings of a GPU that works: it is slowed down, or has lost pages of its memory."""
+    """Return warnings of a GPU that works: it is slowed down, or has lost pages of its memory."""
+    # 1. Reasons for slow clocks.
     warnings = []
     bits = nvml.number(CLOCK_REASONS[0], handle)
     if bits is None:
@@ -94,6 +104,8 @@ def _warning(nvml: Nvml, handle: Any) -> str:
     for bit, words in SLOWDOWNS.items():
         if int(bits or 0) & bit:
             warnings.append(words)
+
+    # 2. Retired pages.
     retired = 0
     for cause in RETIREMENT_CAUSES:
         pages = nvml.read("nvmlDeviceGetRetiredPages", handle, cause)
@@ -105,9 +117,10 @@ def _warning(nvml: Nvml, handle: Any) -> str:
 
 
 class XidErrors:
-    """Critical Xid errors of GPUs since the agent's start, by uuid; empty where NVML has no events.
+    """Critical Xid errors of GPUs since the agent's start; none if NVML reports no events.
 
-    NVML never takes one back: it lasts until the agent starts again, after a reset of the GPU.
+    NVML does not tell when a GPU has recovered from one, so an error stays until the agent starts
+    again: after a reset of the GPU.
     """
 
     def __init__(self, nvml: Nvml) -> None:
@@ -117,7 +130,7 @@ class XidErrors:
         self._faults: dict[str, str] = {}
 
     def watch(self, handles: Mapping[str, Any]) -> None:
-        """Ask NVML for the errors of these GPUs too, handles by uuid."""
+        """Ask NVML to report the errors of these GPUs (handles by uuid) too."""
         for uuid, handle in handles.items():
             if uuid in self._watched:
                 continue
@@ -130,7 +143,7 @@ class XidErrors:
                 logger.info("GPU %s: NVML reports no Xid errors: %s", uuid, failure)
 
     def collect(self) -> None:
-        """Take in the errors that came since the last call, without waiting for any."""
+        """Read the errors that came since the last call, without waiting for any."""
         for _ in range(EVENTS_AT_ONCE):
             if self._events is None:
                 return
@@ -139,17 +152,21 @@ class XidErrors:
                 uuid = self._nvml.text("nvmlDeviceGetUUID", event.device)
                 xid = int(event.eventData)
             except (NvmlError, AttributeError, TypeError, ValueError):
-                return  # the time of the wait is over: there is none
+                return  # a timeout: there is no other event
             self._note(uuid, xid)
 
     def _wait(self, events: Any) -> Any:
-        wait: Callable[..., Any] = self._nvml.call
+        """Return the next event, by the function that this version of NVML has.
+
+        Raises NvmlError at once if there is none.
+        """
+        timeout_ms = 0
         try:
-            return wait("nvmlEventSetWait_v2", events, 0)
+            return self._nvml.call("nvmlEventSetWait_v2", events, timeout_ms)
         except NvmlError as failure:
             if not failure.is_unavailable:
                 raise
-            return wait("nvmlEventSetWait", events, 0)
+            return self._nvml.call("nvmlEventSetWait", events, timeout_ms)
 
     def _note(self, uuid: str, xid: int) -> None:
         if xid in XIDS_OF_JOBS:

@@ -1,7 +1,7 @@
 """GPUs of a machine: those that NVML lists, MIG instances, and those that it cannot reach.
 
-What was found is kept in the agent's state folder: a GPU that is lost when the agent starts does
-not tell its uuid, and is known from the last time.
+GPUs that were found are kept in the agent's state folder. A GPU that is lost when the agent starts
+does not tell its uuid, so it is known from the last time.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ from loadmaster.wire import Many, WireError, dumps, loads
 GB = 1e9
 MB = 1e6
 MIG_ON = 1
+"""NVML_DEVICE_MIG_ENABLE."""
+
+LONGEST_PROFILE = 50
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class GpuList:
-    """Offered GPUs; `trouble`: why there may be more than these, in NVML's words."""
+    """Offered GPUs. `trouble`, in NVML's words: why GPUs may be missing from them; "": none are."""
 
     reports: tuple[DeviceReport, ...] = ()
     trouble: str = ""
@@ -61,64 +64,74 @@ def write_known(path: Path | None, known: KnownGpus) -> None:
 
 
 def list_gpus(nvml: Nvml, known: KnownGpus, memory_gb: float) -> tuple[GpuList, KnownGpus]:
-    """List the GPUs, and what is known of them now.
+    """Return the GPUs that are offered, and those that are known from now on.
 
     A GPU that fails is in the list as unhealthy: under its uuid if it was known before, else under
-    one that names its index. `memory_gb` is the machine's, which unified memory shares. Raises
-    NvmlError if NVML itself fails.
+    one that names its index. `memory_gb`: the machine's memory, which is also that of GPUs with
+    unified memory. Raises NvmlError if NVML itself fails.
     """
     count = int(nvml.call("nvmlDeviceGetCount"))
 
     # 1. Ask each GPU by itself: one that fails leaves the others as they are.
-    found: dict[str, tuple[DeviceReport, ...]] = {}
+    answers: dict[str, tuple[DeviceReport, ...]] = {}
     failures: dict[str, str] = {}
-    empty: list[str] = []
-    for index in range(count):
-        name = str(index)
+    troubles: list[str] = []
+    for number in range(count):
+        index = str(number)
         try:
-            found[name] = _gpu_at(nvml, index, memory_gb)
+            answers[index] = _gpu_at(nvml, number, memory_gb)
         except NvmlError as failure:
-            failures[name] = str(failure)
+            failures[index] = str(failure)
             continue
-        if not found[name]:
-            empty.append(f"GPU {index}: MIG is on, and has no instances")
+        if not answers[index]:
+            troubles.append(f"GPU {index}: MIG is on, and has no instances")
 
-    # 2. Those that failed take their names from the last time, or from their index.
-    present = {report.uuid for reports in found.values() for report in reports}
-    types = [report.gpu_type for reports in found.values() for report in reports]
-    listed = dict(found)
-    for name, words in failures.items():
-        before = [r for r in known.by_index.get(name, ()) if r.uuid not in present]
-        if types:  # GPUs of another type were there before, and are replaced
-            before = [report for report in before if report.gpu_type in types]
-        listed[name] = _failed(name, words, before, types)
-        if not listed[name]:
-            empty.append(f"GPU {name}: {words}")
+    # 2. Those that failed take uuid and type from the last time, else from index and neighbours.
+    present_uuids = set()
+    types = []
+    for reports in answers.values():
+        for report in reports:
+            present_uuids.add(report.uuid)
+            types.append(report.gpu_type)
+    listed = dict(answers)
+    for index, words in failures.items():
+        before = []
+        for report in known.by_index.get(index, ()):
+            # One of a type that the machine no longer has was replaced.
+            is_replaced = bool(types) and report.gpu_type not in types
+            if report.uuid not in present_uuids and not is_replaced:
+                before.append(report)
+        listed[index] = _failed(index, words, before, types)
+        if not listed[index]:
+            troubles.append(f"GPU {index}: {words}")
 
-    # 3. Keep what was found, and what is still known of those that failed.
-    kept = {name: reports for name, reports in known.by_index.items() if name in failures}
-    for name, reports in found.items():
-        kept[name] = tuple(replace(report, healthy=True, trouble="") for report in reports)
+    # 3. Keep the GPUs that answered, and the known ones at the indices that failed.
+    kept = {index: reports for index, reports in known.by_index.items() if index in failures}
+    for index, reports in answers.items():
+        kept[index] = tuple(replace(report, healthy=True, trouble="") for report in reports)
     offered: list[DeviceReport] = []
-    for name in sorted(listed, key=int):
-        offered += listed[name]
-    return GpuList(tuple(offered), printable("; ".join(empty))), KnownGpus(kept)
+    for index in sorted(listed, key=int):
+        offered += listed[index]
+    return GpuList(tuple(offered), printable("; ".join(troubles))), KnownGpus(kept)
 
 
 def unreachable(known: KnownGpus, words: str) -> GpuList:
-    """List the GPUs of the last time, all unhealthy as NVML itself fails with these words."""
-    reports = [
-        replace(report, healthy=False, trouble=words)
-        for name in sorted(known.by_index, key=int)
-        for report in known.by_index[name]
-    ]
+    """Return the GPUs of the last time, all unhealthy: NVML itself fails with these words."""
+    reports = []
+    for index in sorted(known.by_index, key=int):
+        for report in known.by_index[index]:
+            reports.append(replace(report, healthy=False, trouble=words))
     return GpuList(tuple(reports), words)
 
 
 def _failed(
     index: str, words: str, before: Sequence[DeviceReport], types: Sequence[str]
 ) -> tuple[DeviceReport, ...]:
-    """Reports of a GPU that cannot be asked; none if not even its type can be told."""
+    """Return unhealthy reports of a GPU that fails with these words.
+
+    `before`: its reports of the last time. Without them it gets the type of the machine's other
+    GPUs; without those nothing can be reported, as a report needs a type.
+    """
     if before:
         return tuple(replace(report, healthy=False, trouble=words) for report in before)
     if not types:
@@ -130,7 +143,7 @@ def _failed(
 
 
 def _gpu_at(nvml: Nvml, index: int, memory_gb: float) -> tuple[DeviceReport, ...]:
-    """The GPU of an index, or its MIG instances where it has any. Raises NvmlError."""
+    """Return the GPU of an index; if MIG is on, its instances instead. Raises NvmlError."""
     handle = nvml.call("nvmlDeviceGetHandleByIndex", index)
     uuid = nvml.text("nvmlDeviceGetUUID", handle)
     gpu_type = gpu_type_of(nvml.text("nvmlDeviceGetName", handle))
@@ -141,9 +154,9 @@ def _gpu_at(nvml: Nvml, index: int, memory_gb: float) -> tuple[DeviceReport, ...
 
 
 def memory_of(nvml: Nvml, handle: Any, unified_gb: float) -> tuple[float, str]:
-    """Memory of a GPU in GB, and NVML's words if it is broken.
+    """Return the memory of a GPU in GB, and the trouble if it is broken.
 
-    A GPU that does not tell its memory shares the machine's.
+    A GPU that does not tell its memory shares the machine's, `unified_gb`.
     """
     try:
         return float(nvml.call("nvmlDeviceGetMemoryInfo", handle).total) / GB, ""
@@ -160,9 +173,10 @@ def _is_divided(nvml: Nvml, handle: Any) -> bool:
 
 
 def _instances(nvml: Nvml, gpu: Any, parent: DeviceReport) -> tuple[DeviceReport, ...]:
-    """MIG instances of a GPU, each a device whose type is NVML's name of it."""
-    found = []
-    for number in range(int(nvml.number("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0)):
+    """Return the MIG instances of a GPU; their type is the GPU's with the instance's profile."""
+    instances = []
+    most = int(nvml.number("nvmlDeviceGetMaxMigDeviceCount", gpu) or 0)
+    for number in range(most):
         try:
             handle = nvml.call("nvmlDeviceGetMigDeviceHandleByIndex", gpu, number)
             uuid = nvml.text("nvmlDeviceGetUUID", handle)
@@ -172,7 +186,7 @@ def _instances(nvml: Nvml, gpu: Any, parent: DeviceReport) -> tuple[DeviceReport
             continue  # there is no instance of this number
         gb, trouble = memory_of(nvml, handle, 0.0)
         profile = _profile(nvml, handle, gb)
-        found.append(
+        instances.append(
             DeviceReport(
                 uuid,
                 f"{parent.gpu_type} MIG {profile}",
@@ -183,16 +197,16 @@ def _instances(nvml: Nvml, gpu: Any, parent: DeviceReport) -> tuple[DeviceReport
                 trouble=trouble,
             )
         )
-    return tuple(found)
+    return tuple(instances)
 
 
 def _profile(nvml: Nvml, handle: Any, memory_gb: float) -> str:
-    """Profile of an instance: 1g.5gb, from its name, or from its slices and memory."""
+    """Return an instance's profile, such as 1g.5gb, by its name, or else by slices and memory."""
     name = nvml.read("nvmlDeviceGetName", handle)
     text = name.decode(errors="replace") if isinstance(name, bytes) else str(name or "")
-    _, mig, profile = text.partition("MIG ")
-    if mig and profile.strip():
-        return profile.strip()[:50]
+    _, _, profile = text.partition("MIG ")  # of "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
+    if profile.strip():
+        return profile.strip()[:LONGEST_PROFILE]
     attributes = nvml.read("nvmlDeviceGetAttributes", handle)
     slices = getattr(attributes, "gpuInstanceSliceCount", 0)
     size_mb = getattr(attributes, "memorySizeMB", memory_gb * GB / MB)
@@ -200,18 +214,18 @@ def _profile(nvml: Nvml, handle: Any, memory_gb: float) -> str:
 
 
 def gpu_type_of(name: str) -> str:
-    """A GPU's product name as a type: without the maker and words that all have."""
+    """Return the GPU type of a product name: the name without maker and product line."""
     words = name.replace("NVIDIA", "").replace("GeForce", "").replace("Tesla", "").split()
     return " ".join(words) or name
 
 
 def of_one_type(reports: Sequence[DeviceReport], gpu_type: str) -> tuple[DeviceReport, ...]:
-    """Those of one type; all where none is named."""
+    """Return the reports of a GPU type; all if it is ""."""
     return tuple(report for report in reports if gpu_type in ("", report.gpu_type))
 
 
 def types_in(reports: Sequence[DeviceReport]) -> Mapping[str, int]:
-    """Numbers of GPUs by type."""
+    """Return the number of GPUs of each type."""
     counts: dict[str, int] = {}
     for report in reports:
         counts[report.gpu_type] = counts.get(report.gpu_type, 0) + 1

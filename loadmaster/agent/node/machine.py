@@ -21,7 +21,7 @@ GB = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """`machine_id` is stable for a state folder; `boot_id` changes at every boot."""
+    """Names of the machine: `machine_id` is kept in a state folder, `boot_id` is of this boot."""
 
     machine_id: str
     boot_id: str
@@ -29,7 +29,7 @@ class Identity:
 
 
 def identity(state_dir: Path) -> Identity:
-    """This agent's identity, kept in its state folder, as a machine may have several."""
+    """Return the agent's identity, kept in its state folder: a machine may have several agents."""
     path = state_dir / "machine-id"
     if not path.exists():
         write_whole(path, uuid.uuid4().hex.encode(), durable=True)
@@ -37,26 +37,26 @@ def identity(state_dir: Path) -> Identity:
 
 
 def boot_id() -> str:
-    """The id of the machine's present boot."""
+    """Return the id of the machine's current boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def cores() -> float:
-    """Number of cores this process may use."""
+    """Return the number of cores that this process may use."""
     return float(len(os.sched_getaffinity(0)))
 
 
 def memory_gb() -> float:
-    """The machine's memory in GB (1e9 bytes)."""
+    """Return the machine's memory in GB (1e9 bytes)."""
     return psutil.virtual_memory().total / GB
 
 
 def address_towards(server: str) -> str:
-    """This machine's own address on the way to the server; empty where there is no way."""
-    where = urlsplit(server)
+    """Return the machine's own address on its route to the server; "" without a route."""
+    url = urlsplit(server)
     try:
-        found = socket.getaddrinfo(where.hostname, where.port or 443, type=socket.SOCK_DGRAM)
-        family, kind, proto, _, target = found[0]
+        addresses = socket.getaddrinfo(url.hostname, url.port or 443, type=socket.SOCK_DGRAM)
+        family, kind, proto, _, target = addresses[0]
         with socket.socket(family, kind, proto) as probe:
             probe.connect(target)  # sends nothing
             return str(probe.getsockname()[0])
@@ -65,7 +65,7 @@ def address_towards(server: str) -> str:
 
 
 def sockets_of(address: str) -> dict[str, str]:
-    """Variables that make gloo and NCCL use the interface with an address; {} if there is none."""
+    """Return variables that make gloo and NCCL use the interface with this address, if any."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(item.address.partition("%")[0] == address for item in addresses):
             return {"GLOO_SOCKET_IFNAME": name, "NCCL_SOCKET_IFNAME": name}
@@ -76,28 +76,31 @@ class Devices:
     """The GPUs a node offers: here none."""
 
     def reports(self) -> tuple[DeviceReport, ...]:
-        """Offered devices with their health, for registration and session."""
+        """Return the offered devices with their health, for registration and session."""
         return ()
 
     @property
     def trouble(self) -> str:
-        """Reason why GPUs of the machine may be missing from the reports; empty: none are."""
+        """Reason why GPUs of the machine may be missing from the reports; "": none are."""
         return ""
 
     def samples(self, busy: Collection[str]) -> tuple[DeviceSample, ...]:
-        """Health, use and watts now; `busy` are the uuids that running assignments hold."""
+        """Measure health, use and watts; `busy`: uuids that running assignments hold."""
         return ()
 
     def environment(self, spec: LaunchSpec) -> dict[str, str]:
-        """Variables that restrict a job to its devices and share."""
+        """Return the variables that restrict a job to its devices and share."""
         return {"CUDA_VISIBLE_DEVICES": ""}
 
     def files(self, spec: LaunchSpec) -> tuple[str, ...]:
-        """Files below /dev of a job's own GPUs."""
+        """Return the files below /dev of a job's own GPUs."""
         return ()
 
     def shared_pace_s(self, kind_name: str, gpus: int, beside: Sequence[str]) -> float | None:
-        """Seconds per step beside these kinds; inf: they do not fit; None: not known here."""
+        """Return seconds per step beside jobs of the kinds `beside`.
+
+        inf: they do not fit on one device. None: real GPUs need no pace.
+        """
         return None
 
 
@@ -115,18 +118,30 @@ class EmulatedDevices(Devices):
         return self._reports
 
     def samples(self, busy: Collection[str]) -> tuple[DeviceSample, ...]:
-        uuids = (device.uuid for device in self._reports)
-        return tuple(self._emulation.sample(u, u in busy, self._noise) for u in uuids)
+        samples = []
+        for device in self._reports:
+            is_busy = device.uuid in busy
+            samples.append(self._emulation.sample(device.uuid, is_busy, self._noise))
+        return tuple(samples)
 
     def environment(self, spec: LaunchSpec) -> dict[str, str]:
-        """No real GPU, one thread per library, and the step time."""
-        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        """Return variables for no real GPU, one thread per library, and the step time."""
+        variables = {
+            "CUDA_VISIBLE_DEVICES": "",
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            "MKL_NUM_THREADS": "1",
+        }
         pace_s = self._emulation.pace_s(spec.kind_name, max(len(spec.devices), spec.gang_gpus))
-        pace = {} if pace_s is None else {"LOADMASTER_EMULATED_STEP_S": repr(pace_s)}
-        return {"CUDA_VISIBLE_DEVICES": "", **threads, **pace}
+        if pace_s is not None:
+            variables["LOADMASTER_EMULATED_STEP_S"] = repr(pace_s)
+        return variables
 
     def shared_pace_s(self, kind_name: str, gpus: int, beside: Sequence[str]) -> float | None:
         alone_s = self._emulation.pace_s(kind_name, gpus)
-        if not (kept := self._emulation.kept(kind_name, beside)):
+        kept = self._emulation.kept(kind_name, beside)
+        if not kept:
             return math.inf
-        return None if alone_s is None else alone_s / kept
+        if alone_s is None:
+            return None
+        return alone_s / kept

@@ -15,47 +15,60 @@ from pathlib import Path
 from loadmaster.files import private_folder
 
 CONTROL = "nvidia-cuda-mps-control"
-PIPES, LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
-PART = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+PIPES = "CUDA_MPS_PIPE_DIRECTORY"
+LOGS = "CUDA_MPS_LOG_DIRECTORY"
+PERCENTAGE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 ANSWER_S = 5.0
-"""Time for the daemon to answer or to start: the agent waits for it."""
+"""Seconds for which the agent waits for the daemon to start or to answer."""
 
 logger = logging.getLogger(__name__)
 
 
 class Mps:
-    """The machine's MPS daemon: `control` starts and asks it; its pipes lie in `state_dir`."""
+    """The machine's MPS daemon. The program `control` starts it and asks whether it runs.
+
+    Unless the environment names another daemon's pipes, they are below `state_dir`.
+    """
 
     def __init__(
         self, control: Path, state_dir: Path, environ: Mapping[str, str] = os.environ
     ) -> None:
-        self._control, self._folder = control, state_dir / "mps"
-        self._given = environ.get(PIPES, "")
-        self._pipes = self._given or str(self._folder / "pipe")
-        self._complained = False
+        self._control = control
+        self._folder = state_dir / "mps"
+        self._operators_pipes = environ.get(PIPES, "")
+        self._pipes = self._operators_pipes or str(self._folder / "pipe")
+        self._is_failure_logged = False
 
     @classmethod
     def found(cls, state_dir: Path, environ: Mapping[str, str] = os.environ) -> Mps | None:
-        """The service, if this machine has its control program."""
+        """Return the service, None if this machine lacks its control program."""
         control = shutil.which(CONTROL, path=environ.get("PATH"))
-        return cls(Path(control), state_dir, environ) if control else None
+        if not control:
+            return None
+        return cls(Path(control), state_dir, environ)
 
     def environment(self, share: float) -> dict[str, str]:
-        """Variables for a share of a GPU under MPS; none for a whole GPU or without it."""
+        """Return the variables of a job with a share of a GPU; none for a whole GPU.
+
+        Without a daemon there are none either: then the jobs take turns.
+        """
         if share >= 1.0 or not self._runs():
             return {}
-        return {PIPES: self._pipes, PART: str(max(1, round(100 * share)))}
+        return {PIPES: self._pipes, PERCENTAGE: str(max(1, round(100 * share)))}
 
     def _runs(self) -> bool:
-        """Return True if the daemon answers; the agent's own is started where it does not."""
-        runs = self._answers() or (not self._given and self._start())
-        if not runs and not self._complained:
+        """Return True if the daemon answers. The agent's own is started if it does not."""
+        is_running = self._answers()
+        if not is_running and not self._operators_pipes:
+            is_running = self._start()
+        if not is_running and not self._is_failure_logged:
             text = "the MPS daemon at %s does not answer; jobs share GPUs without it, by turns"
             logger.warning(text, self._pipes)
-        self._complained = not runs
-        return runs
+        self._is_failure_logged = not is_running
+        return is_running
 
     def _start(self) -> bool:
+        """Start the agent's own daemon; return True if it answers."""
         for name in ("", "pipe", "log"):
             private_folder(self._folder / name)
         return self._call(["-d"]) and self._answers()
@@ -64,6 +77,7 @@ class Mps:
         return Path(self._pipes).is_dir() and self._call([], "get_server_list\n")
 
     def _call(self, arguments: list[str], text: str = "") -> bool:
+        """Run the control program with this input; return True if it succeeds."""
         environment = {**os.environ, PIPES: self._pipes, LOGS: str(self._folder / "log")}
         try:
             done = subprocess.run(

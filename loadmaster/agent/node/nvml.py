@@ -1,7 +1,7 @@
-"""NVML by name: calls whose failures carry NVML's own words, whatever its version and driver.
+"""Calls of NVML by the functions' names, with failures in NVML's own words.
 
-A call may fail at any time for any GPU, and older versions lack functions. A failure says one of
-three things: this GPU does not tell the value, this GPU is broken, or neither.
+A call may fail at any time for any GPU, and older versions lack functions. A failure says that this
+GPU does not tell the value, that this GPU is broken, or something else.
 """
 
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import Any
 
 UNAVAILABLE = ("not supported", "function not found", "insufficient permissions", "no data")
 UNAVAILABLE_CODES = (3, 4, 13, 21, 25, 26)
-"""Codes and words of failures by which a GPU or its driver does not tell a value.
+"""Words and codes of failures that say that a GPU or its driver does not tell a value.
 
 NVML_ERROR_NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, NO_DATA, ARGUMENT_VERSION_MISMATCH,
 DEPRECATED.
@@ -17,12 +17,12 @@ DEPRECATED.
 
 BROKEN = ("lost", "fallen off", "reset required", "requires reset", "needs a reset")
 BROKEN_CODES = (15, 16)
-"""Codes and words of failures that say that the GPU is broken: NVML_ERROR_GPU_IS_LOST,
+"""Words and codes of failures that say that the GPU is broken: NVML_ERROR_GPU_IS_LOST,
 RESET_REQUIRED."""
 
 NO_DRIVER = ("library not found", "driver not loaded", "driver is not loaded")
 NO_DRIVER_CODES = (9, 12)
-"""Codes and words of a machine without a driver: NVML_ERROR_DRIVER_NOT_LOADED,
+"""Words and codes of a machine without a driver: NVML_ERROR_DRIVER_NOT_LOADED,
 LIBRARY_NOT_FOUND."""
 
 LONGEST_WORDS = 150
@@ -30,6 +30,7 @@ LONGEST_WORDS = 150
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 NVIDIA_VENDOR = "0x10de"
 DISPLAY_CLASS = "0x03"
+"""Beginning of the PCI class of displays and 3D controllers."""
 
 
 class NvmlError(Exception):
@@ -47,18 +48,20 @@ class NvmlError(Exception):
         self.is_no_driver = self._is(NO_DRIVER_CODES, NO_DRIVER)
 
     def _is(self, codes: tuple[int, ...], words: tuple[str, ...]) -> bool:
+        """Compare the code; words only for a binding that gives no codes."""
         if self.code is not None:
             return self.code in codes
-        said = str(self).lower()
-        return any(word in said for word in words)
+        text = str(self).lower()
+        return any(word in text for word in words)
 
     @classmethod
     def of(cls, error: Exception) -> "NvmlError":
-        """Describe an exception that a call of NVML raised."""
+        """Describe an exception that a call of NVML raised; pynvml's have a code as `value`."""
+        words = printable(str(error)) or type(error).__name__
         code = getattr(error, "value", None)
-        return cls(
-            printable(str(error)) or type(error).__name__, code if isinstance(code, int) else None
-        )
+        if not isinstance(code, int):
+            code = None
+        return cls(words, code)
 
 
 class Nvml:
@@ -90,12 +93,16 @@ class Nvml:
         """Return the printable text that the function answers. Raises NvmlError."""
         answer = self.call(name, *arguments)
         text = answer.decode(errors="replace") if isinstance(answer, bytes) else str(answer)
-        if not (found := printable(text)):
+        line = printable(text)
+        if not line:
             raise NvmlError(f"{name} answers with an empty text")
-        return found
+        return line
 
     def number(self, name: str, *arguments: Any) -> float | None:
-        """Return the number that the function answers, None if it fails or is none."""
+        """Return the number that the function answers, None if it fails or answers otherwise.
+
+        Raises NvmlError if the GPU is broken.
+        """
         answer = self.read(name, *arguments)
         return float(answer) if isinstance(answer, (int, float)) else None
 

@@ -20,22 +20,27 @@ class Sampler:
     """Reads the use of runs and devices, and hands the samples to the shipper."""
 
     def __init__(self, runtime: Runtime, devices: Devices, shipper: Shipper, clock: Clock) -> None:
-        self._runtime, self._devices = runtime, devices
-        self._shipper, self._clock, self._contained = shipper, clock, Containment()
+        self._runtime = runtime
+        self._devices = devices
+        self._shipper = shipper
+        self._clock = clock
+        self._contained = Containment()
 
     def devices(self, running: Iterable[Entry]) -> tuple[DeviceSample, ...]:
-        """The devices now; those of running entries are busy."""
+        """Sample the devices; those of running entries are busy."""
         return self._devices.samples({uuid for entry in running for uuid in entry.devices})
 
     def sample(self, running: Sequence[Entry], between: Callable[[], None]) -> list[Entry]:
-        """Sample every running entry; return those to be stopped for memory.
+        """Sample every running entry; return those that hold too much memory.
 
-        A run of many processes takes long: `between` is called after each run.
+        `between` is called after each run, as one of many processes takes long to sample.
         """
         if not running:
             return []
         holders = Counter(uuid for entry in running for uuid in entry.devices)
-        samples = {s.uuid: per_holder(s, holders[s.uuid]) for s in self.devices(running)}
+        samples = {}
+        for sample in self.devices(running):
+            samples[sample.uuid] = per_holder(sample, holders[sample.uuid])
         greedy = []
         for entry in running:
             own = [samples[uuid] for uuid in entry.devices if uuid in samples]
@@ -54,7 +59,10 @@ class Sampler:
         return self._is_greedy(entry, usage)
 
     def _is_greedy(self, entry: Entry, usage: Usage) -> bool:
-        """True if it holds too much memory, by an exact count if the quick one suspects it."""
+        """Return True if a run holds more memory than its limit, by an exact count.
+
+        Exact counts take long, so a run is counted only if its upper bound is above the limit.
+        """
         most_gb = max(usage.memory_gb, usage.most_memory_gb)
         if self._runtime.limits_memory or not 0 < entry.memory_gb < most_gb or entry.stop:
             return False
@@ -63,19 +71,26 @@ class Sampler:
 
 
 def per_holder(sample: DeviceSample, holders: int) -> DeviceSample:
-    """Equal part of a device's use and watts for each holder: who draws what is not known."""
+    """Return one holder's part of a device's use and watts.
+
+    The parts are equal, as nobody knows what each holder draws.
+    """
     if holders < 2:
         return sample
-    fraction, watts = sample.gpu_fraction, sample.power_w
+    gpu_fraction = sample.gpu_fraction
+    power_w = sample.power_w
     return replace(
         sample,
-        gpu_fraction=None if fraction is None else fraction / holders,
-        power_w=None if watts is None else watts / holders,
+        gpu_fraction=None if gpu_fraction is None else gpu_fraction / holders,
+        power_w=None if power_w is None else power_w / holders,
     )
 
 
 def usage_sample(at_s: float, usage: Usage, devices: Sequence[DeviceSample]) -> UsageSample:
-    """Sample of a run: processes, mean use and total watts of its GPUs (its part)."""
+    """Return the sample of a run: use of its processes, mean use and total watts of its GPUs.
+
+    `devices`: its parts of the GPUs' samples.
+    """
     fractions = [device.gpu_fraction for device in devices if device.gpu_fraction is not None]
     watts = [device.power_w for device in devices if device.power_w is not None]
     measured = bool(watts) and all(device.power_source == "measured" for device in devices)
@@ -93,44 +108,60 @@ logger = logging.getLogger(__name__)
 
 
 class Sharing:
-    """Step times of runs that share emulated devices, by their co-tenants at the last look.
+    """Step times of runs that share emulated devices, by the kinds of their co-tenants.
 
     Only the agent knows who shares a device, so it writes a changed step time to the runs.
     """
 
     def __init__(self, runtime: Runtime, devices: Devices) -> None:
-        self._runtime, self._devices = runtime, devices
+        self._runtime = runtime
+        self._devices = devices
         self._kinds: dict[RunId, tuple[str, int]] = {}
-        self._told: dict[RunId, tuple[str, ...]] = {}
+        """Kind of each run, and the GPUs of its job."""
+        self._co_tenants: dict[RunId, tuple[str, ...]] = {}
+        """Kinds of the co-tenants by which each run was last told its step time."""
 
     def shares(self, run: RunId) -> bool:
-        """Return True if others were on the run's devices at the last look."""
-        return bool(self._told.get(run))
+        """Return True if others were on the run's devices at the last update."""
+        return bool(self._co_tenants.get(run))
 
     def update_paces(self, running: Sequence[Entry]) -> list[Entry]:
         """Update the pace of runs whose co-tenants have changed; return those that do not fit.
 
-        Of two kinds that exceed a device's memory the later one goes, as on a real GPU.
+        If two runs do not fit on a device, the later one does not fit, as on a real GPU.
         """
         gone = self._kinds.keys() - {entry.run for entry in running}
         for run in gone:
             del self._kinds[run]
-            self._told.pop(run, None)
-        unfit = [entry for at, entry in enumerate(running) if not self._fits(entry, running, at)]
-        return [entry for entry in unfit if not entry.stop]
+            self._co_tenants.pop(run, None)
+        unfit = []
+        for position, entry in enumerate(running):
+            if not self._fits(entry, running, position) and not entry.stop:
+                unfit.append(entry)
+        return unfit
 
-    def _fits(self, entry: Entry, running: Sequence[Entry], at: int) -> bool:
-        """True if it fits beside earlier runs; tells the run a changed step time."""
-        near = [
-            (i, self._known(other)[0])
-            for i, other in enumerate(running)
-            if i != at and set(other.devices) & set(entry.devices)
-        ]
-        if self._pace_s(entry, [kind for i, kind in near if i < at]) == math.inf:
+    def _fits(self, entry: Entry, running: Sequence[Entry], position: int) -> bool:
+        """Return True if a run fits beside the earlier ones; then write a changed step time to it.
+
+        `position`: of the entry among the running ones.
+        """
+        # 1. Kinds of the runs on the same devices, and those of the earlier ones among them.
+        co_tenants = []
+        earlier = []
+        for other_position, other in enumerate(running):
+            if other_position == position or not set(other.devices) & set(entry.devices):
+                continue
+            kind, _ = self._kind_of(other)
+            co_tenants.append(kind)
+            if other_position < position:
+                earlier.append(kind)
+
+        # 2. The run has to fit beside the earlier ones; its pace depends on all.
+        if self._pace_s(entry, earlier) == math.inf:
             return False
-        beside = tuple(sorted(kind for _, kind in near))
-        if beside != self._told.get(entry.run):
-            self._set_pace(entry, beside)
+        kinds = tuple(sorted(co_tenants))
+        if kinds != self._co_tenants.get(entry.run):
+            self._set_pace(entry, kinds)
         return True
 
     def _set_pace(self, entry: Entry, beside: tuple[str, ...]) -> None:
@@ -138,19 +169,24 @@ class Sharing:
         try:
             if step_s is not None and math.isfinite(step_s):
                 self._runtime.set_pace(entry.run, step_s)
-        except OSError as error:  # a full disk, say: the next look tries again
+        except OSError as error:  # such as a full disk: the next update tries again
             logger.warning("%s is not told its pace: %s", entry.run.name, error)
             return
-        self._told[entry.run] = beside
+        self._co_tenants[entry.run] = beside
 
     def _pace_s(self, entry: Entry, beside: Sequence[str]) -> float | None:
-        kind, gpus = self._known(entry)
+        """Return seconds per step beside runs of these kinds; inf: they do not fit."""
+        kind, gpus = self._kind_of(entry)
         return self._devices.shared_pace_s(kind, gpus, beside)
 
-    def _known(self, entry: Entry) -> tuple[str, int]:
-        """Its kind, and the GPUs of its job: those of all ranks where it is one of a gang."""
+    def _kind_of(self, entry: Entry) -> tuple[str, int]:
+        """Return the kind of a run and the number of GPUs of its job, which may be a gang."""
         if entry.run not in self._kinds:
+            kind = ""
+            gpus = len(entry.devices)
             spec = self._runtime.spec(entry.run)
-            kind, gang_gpus = (spec.kind_name, spec.gang_gpus) if spec else ("", 0)
-            self._kinds[entry.run] = kind, max(len(entry.devices), gang_gpus)
+            if spec:
+                kind = spec.kind_name
+                gpus = max(gpus, spec.gang_gpus)
+            self._kinds[entry.run] = kind, gpus
         return self._kinds[entry.run]

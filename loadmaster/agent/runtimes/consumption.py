@@ -1,8 +1,8 @@
-"""Processor time and memory that the processes of a run hold, files in memory included.
+"""CPU time and memory of the processes of a run, files in memory included.
 
-Memory that is mapped is part of a process; what lies in a memfd or in the sandbox's shared memory
-without being mapped is found by the files. System V segments that no process has attached, and
-what is under way in sockets, are not found (docs/security.md).
+Mapped memory counts with the process that maps it. Memory in a memfd or in the sandbox's shared
+memory that no process maps is found by the sizes of these files. System V segments that no process
+has attached, and data under way in sockets, are not found (docs/security.md).
 """
 
 import contextlib
@@ -18,12 +18,15 @@ from loadmaster.agent.runtimes.isolation import SHM
 
 KB = 1024
 BLOCK = 512
+"""Bytes of a block of `st_blocks`."""
+
 MEMFD = "/memfd:"
+"""Beginning of the target of a link in /proc/PID/fd that is a memfd."""
 
 MAPPING = re.compile(rb"[0-9a-f]+-[0-9a-f]+ \S+ \S+ ([0-9a-f]+):([0-9a-f]+) (\d+)")
 """First line of a mapping in /proc/PID/smaps: its device and inode."""
 
-Files = dict[tuple[int, int], int]
+FileSizes = dict[tuple[int, int], int]
 """Bytes of files in memory by device and inode."""
 
 
@@ -31,8 +34,8 @@ Files = dict[tuple[int, int], int]
 class Consumption:
     """CPU seconds of all processes, ended ones included, and bytes of memory now.
 
-    `memory` counts shared pages of processes for each unless it is exact; `most_memory` also files
-    in memory besides what is mapped of them, so that it is never less than what is held.
+    `memory`: unless the count is exact, pages that processes share count once for each of them.
+    `most_memory`: an upper bound, in which mapped parts of files in memory count twice.
     """
 
     cpu_s: float = 0.0
@@ -41,7 +44,8 @@ class Consumption:
 
 
 def consumption(guard_pid: int, *, exact: bool, sandboxed: bool) -> Consumption:
-    """What the processes below a guard consume; an exact count takes longer."""
+    """Return the consumption of the processes below a guard; an exact count takes longer."""
+    # 1. CPU time.
     try:
         below = psutil.Process(guard_pid).children(recursive=True)
     except psutil.Error:
@@ -52,27 +56,31 @@ def consumption(guard_pid: int, *, exact: bool, sandboxed: bool) -> Consumption:
             times = process.cpu_times()
             cpu_s += times.user + times.system + times.children_user + times.children_system
 
-    # 1. Files in memory: memfds that are open, and the shared memory of the sandbox.
+    # 2. Files in memory: memfds that are open, and the shared memory of the sandbox.
     pids = [process.pid for process in below]
     memfds = _memfds(pids)
     in_files = sum(memfds.values())
     shm_device = None
-    if sandboxed and len(below) > 1:  # bubblewrap, and process 1 of the sandbox
-        shm_device, used = _shared_memory(pids[1])
-        in_files += used
+    if sandboxed and len(pids) > 1:
+        sandbox_init = pids[1]  # pids[0] is bubblewrap's outer process
+        shm_device, shm_bytes = _shared_memory(sandbox_init)
+        in_files += shm_bytes
 
-    # 2. Memory of the processes, and what of it is mapped from such files.
-    if exact:
-        memory = sum(_proportional(pid) for pid in pids)
-        mapped = sum(_mapped_of(pid, memfds, shm_device) for pid in pids) if in_files else 0
-    else:
-        memory = sum(_kilobytes(pid, "status", b"VmRSS:") for pid in pids)
-        mapped = sum(_kilobytes(pid, "status", b"RssShmem:") for pid in pids) if in_files else 0
-    return Consumption(cpu_s, memory + max(0, in_files - mapped), memory + in_files)
+    # 3. Memory of the processes, and the part of it that they map from such files.
+    memory = 0
+    mapped = 0
+    for pid in pids:
+        memory += _proportional(pid) if exact else _proc_bytes(pid, "status", b"VmRSS:")
+        if in_files and exact:
+            mapped += _mapped_of(pid, memfds, shm_device)
+        elif in_files:
+            mapped += _proc_bytes(pid, "status", b"RssShmem:")
+    not_mapped = max(0, in_files - mapped)
+    return Consumption(cpu_s, memory + not_mapped, memory + in_files)
 
 
-def _kilobytes(pid: int, name: str, field: bytes) -> int:
-    """Bytes of a field in a file of /proc that counts in kB; 0 if there is none."""
+def _proc_bytes(pid: int, name: str, field: bytes) -> int:
+    """Return the bytes that a field of the file /proc/PID/name tells in kB; 0 if it is missing."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in Path(f"/proc/{pid}/{name}").read_bytes().splitlines():
             if line.startswith(field):
@@ -81,52 +89,56 @@ def _kilobytes(pid: int, name: str, field: bytes) -> int:
 
 
 def _proportional(pid: int) -> int:
-    """Bytes of a process, its shared pages divided among those that share them.
+    """Return the bytes of a process; a page that n processes share counts as 1/n of a page.
 
-    A process that lets nobody look at it counts with all its pages.
+    Of a process whose `smaps_rollup` the agent may not read, all pages count in full.
     """
-    shared_fairly = _kilobytes(pid, "smaps_rollup", b"Pss:")
-    return shared_fairly or _kilobytes(pid, "status", b"VmRSS:")
+    proportional = _proc_bytes(pid, "smaps_rollup", b"Pss:")
+    return proportional or _proc_bytes(pid, "status", b"VmRSS:")
 
 
-def _memfds(pids: Sequence[int]) -> Files:
-    """Memfds that the processes have open."""
-    found: Files = {}
+def _memfds(pids: Sequence[int]) -> FileSizes:
+    """Return the memfds that the processes have open."""
+    sizes: FileSizes = {}
     for pid in pids:
-        with contextlib.suppress(OSError):  # it has ended, or lets nobody look at it
+        with contextlib.suppress(OSError):  # it has ended, or the agent may not look at it
             for entry in os.scandir(f"/proc/{pid}/fd"):
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError):  # closed meanwhile
                     if os.readlink(entry.path).startswith(MEMFD):  # noqa: PTH115  # no path
                         status = os.stat(entry.path)  # noqa: PTH116  # of what it is open to
-                        found[status.st_dev, status.st_ino] = status.st_blocks * BLOCK
-    return found
+                        sizes[status.st_dev, status.st_ino] = status.st_blocks * BLOCK
+    return sizes
 
 
 def _shared_memory(pid: int) -> tuple[int | None, int]:
-    """Device and bytes of shared memory as a process sees it; (None, 0) if it is the node's."""
+    """Return device and used bytes of a process's own /dev/shm; (None, 0) if it is the node's."""
     place = Path(f"/proc/{pid}/root{SHM}")
     with contextlib.suppress(OSError):
         device = place.stat().st_dev
         if device != Path(SHM).stat().st_dev:
-            found = os.statvfs(place)
-            return device, (found.f_blocks - found.f_bfree) * found.f_frsize
+            status = os.statvfs(place)
+            return device, (status.f_blocks - status.f_bfree) * status.f_frsize
     return None, 0
 
 
-def _mapped_of(pid: int, memfds: Files, shm_device: int | None) -> int:
-    """Bytes of files in memory that a process has mapped, shared ones divided.
+def _mapped_of(pid: int, memfds: FileSizes, shm_device: int | None) -> int:
+    """Return the bytes that a process maps from memfds and the sandbox's shared memory.
 
-    A process that lets nobody look at it may have mapped all its shared memory from them.
+    Pages that n processes map count as 1/n. Of a process whose `smaps` the agent may not read, all
+    shared memory counts as mapped from such files.
     """
     try:
         text = Path(f"/proc/{pid}/smaps").read_bytes()
     except OSError:
-        return _kilobytes(pid, "status", b"RssShmem:")
-    mapped, is_of_file = 0, False
+        return _proc_bytes(pid, "status", b"RssShmem:")
+    mapped = 0
+    is_of_file = False
     for line in text.splitlines():
-        if found := MAPPING.match(line):
-            device = os.makedev(int(found[1], 16), int(found[2], 16))
-            is_of_file = device == shm_device or (device, int(found[3])) in memfds
+        mapping = MAPPING.match(line)
+        if mapping:
+            device = os.makedev(int(mapping[1], 16), int(mapping[2], 16))
+            inode = int(mapping[3])
+            is_of_file = device == shm_device or (device, inode) in memfds
         elif is_of_file and line.startswith(b"Pss:"):
             mapped += int(line.split()[1]) * KB
     return mapped

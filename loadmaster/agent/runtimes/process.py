@@ -51,34 +51,37 @@ from loadmaster.slurm.server import ACCESS, FOLDER
 from loadmaster.training.gangs.connection import is_free, parse_address
 
 PACKAGES = str(Path(loadmaster.__file__).parents[1])
+"""Folder from which Python imports Loadmaster."""
+
 GUARDS = (
     "import sys; sys.path.insert(0, {!r}); from loadmaster.agent.guarding.guards import serve;"
     " serve()"
 )
+"""Python code of the process that forks guards, with PACKAGES to fill in."""
 
 PROGRAMS = ("sbatch", "scancel", "scontrol", "squeue", "srun")
 """Programs of Slurm's that a script finds, each a module of `loadmaster.slurm`."""
 
 WITH_LIBRARIES = frozenset({"sbatch"})
-"""Those that need the libraries of the command line; without them Python starts faster."""
+"""Programs that need installed libraries; Python starts faster without them."""
 
 PROGRAM = (
     "import sys; sys.path.insert(0, {!r}); from loadmaster.slurm.{} import main; sys.exit(main())"
 )
-"""Python of one of them."""
+"""Python code of a program, with PACKAGES and the program's name to fill in."""
 
 NO_SERVER: Mapping[str, object] = {}
-"""Account of the server for an agent that lets no script ask it."""
+"""Access to the server of an agent whose scripts may not call it."""
 
 SCRIPT = "slurm_script"
-"""Name of a script in the run's folder, which messages of shells begin with."""
+"""Name of a script's file in the run's folder; shells begin their messages with it."""
 
 GUARD_START_S = 10.0
-"""An agent that starts gives guards of the one before so long to own their launches."""
+"""Seconds in which a guard that was started must own its launch."""
 
 
 class ProcessRuntime(RunFolders):
-    """Runs jobs as processes; LOADMASTER_RUN_DIR is the folder of the run's orders.
+    """Runs jobs as processes. LOADMASTER_RUN_DIR is the folder in which a job finds its orders.
 
     Without `isolation` that is the run's private folder itself, and a job has the agent's rights.
     """
@@ -94,7 +97,10 @@ class ProcessRuntime(RunFolders):
         server: Mapping[str, object] = NO_SERVER,
         most_processes: int | None = None,
     ) -> None:
-        """`most_processes`: limit of each job's processes and threads; None: none."""
+        """Limit each job to `most_processes` processes and threads; None: no limit.
+
+        `server`: how scripts reach the server (`start.server_access`).
+        """
         super().__init__(runs, clock)
         self._isolation = isolation
         self._server = server
@@ -107,10 +113,11 @@ class ProcessRuntime(RunFolders):
         self._begun_s = self._clock.boot_s()
 
     def environment(self) -> dict[str, str]:
-        found = admission.node_environment()
-        if self._isolation:  # a job has a home and a place for temporary files of its own
-            found = {name: found[name] for name in found if name not in ("HOME", "TMPDIR")}
-        return found
+        variables = admission.node_environment()
+        if self._isolation:  # a job has a home and a folder of temporary files of its own
+            variables.pop("HOME", None)
+            variables.pop("TMPDIR", None)
+        return variables
 
     def orders(self, run: RunId) -> Path:
         own = self.folder(run) / ORDERS
@@ -121,23 +128,33 @@ class ProcessRuntime(RunFolders):
         return orders / FILES[stream]
 
     def objection(self, launch: Launch) -> tuple[ReasonClass, str] | None:
-        """None, unless its folder is missing, or others listen where a gang is to meet."""
+        """Return why this node cannot run the launch, with the class of the reason, or None."""
         spec = launch.spec
-        if spec.folder and not os.path.isdir(spec.folder):  # noqa: PTH112  # a closed one is none
-            text = f"the folder {spec.folder} is not on this node, or closed to its agent"
-            text += ": give it, or another one"
+
+        # 1. The job's folder; one that is closed to the agent counts as missing.
+        if spec.folder and not os.path.isdir(spec.folder):  # noqa: PTH112
+            text = (
+                f"the folder {spec.folder} is not on this node, or closed to its agent: give it,"
+                " or another one"
+            )
             return ReasonClass.USER, text
+
+        # 2. Files that the job needs in its sandbox, or as its user.
         if self._isolation:
             folder = self.folder(launch.run)
             outputs = _outputs(launch, self._cwd(launch)).values()
-            if problem := self._isolation.objection(launch, folder, outputs):
+            problem = self._isolation.objection(launch, folder, outputs)
+            if problem:
                 return problem
-        if spec.world_size <= 1 or spec.rank:
-            return None
-        _, port = parse_address(spec.rendezvous)
-        taken = [number for number in (port, port + 1) if not is_free(number)]
-        text = "port {}, where the gang is to meet, is taken on this machine"
-        return (ReasonClass.NODE, text.format(taken[0])) if taken else None
+
+        # 3. The two ports at which rank 0 of a gang listens: PyTorch's, and the library's.
+        if spec.world_size > 1 and spec.rank == 0:
+            _, port = parse_address(spec.rendezvous)
+            for number in (port, port + 1):
+                if not is_free(number):
+                    text = f"port {number}, where the gang is to meet, is taken on this machine"
+                    return ReasonClass.NODE, text
+        return None
 
     def prepare(self, launch: Launch) -> None:
         folder = self.folder(launch.run)
@@ -149,11 +166,11 @@ class ProcessRuntime(RunFolders):
             outputs = _outputs(launch, cwd)
             if outputs:
                 write_json(folder / OUTPUTS, outputs)
-            own = {"LOADMASTER_RUN_DIR": str(self.orders(launch.run))}
-            own |= self._script_variables(launch)
+            variables = {"LOADMASTER_RUN_DIR": str(self.orders(launch.run))}
+            variables |= self._script_variables(launch)
             data = {
                 "argv": [*self._script(launch), *launch.spec.command],
-                "environment": launch.environment | own,
+                "environment": launch.environment | variables,
                 "cwd": str(cwd),
                 "outputs": outputs,
                 "grace_s": launch.grace_s,
@@ -164,7 +181,7 @@ class ProcessRuntime(RunFolders):
             }
             if self._isolation:
                 data |= self._isolation.launch_data(launch, folder, data)
-            # Without it after a loss of power, a run not yet begun ends by the node's fault.
+            # If a loss of power takes this file, the run ends by the node's fault.
             write_json(folder / "launch.json", data)
         except OSError as error:
             raise LaunchError(f"the run's folder cannot be made: {error}") from error
@@ -181,14 +198,15 @@ class ProcessRuntime(RunFolders):
             return
         private_folder(folder / "work")
         private_folder(folder)
-        if checkpoints := launch.environment.get("LOADMASTER_CHECKPOINT_DIR"):
+        checkpoints = launch.environment.get("LOADMASTER_CHECKPOINT_DIR")
+        if checkpoints:
             Path(checkpoints).mkdir(parents=True, exist_ok=True)
 
     def _cwd(self, launch: Launch) -> Path:
         return Path(launch.spec.folder or self.folder(launch.run) / "work")
 
     def _script(self, launch: Launch) -> list[str]:
-        """Write the launch's script, and return the words that run it; [] without one."""
+        """Write the launch's script, and return the command that runs it; [] without a script."""
         if not launch.spec.script:
             return []
         path = self.folder(launch.run) / SCRIPT
@@ -196,28 +214,36 @@ class ProcessRuntime(RunFolders):
         return [*TASK, str(path)]
 
     def _script_variables(self, launch: Launch) -> dict[str, str]:
-        """Write the programs of a script, and return its variables that the node alone knows.
+        """Write Slurm's programs for a script, and return the variables that only a node knows.
 
-        Its PATH begins with the programs.
+        PATH begins with the folder of the programs.
         """
         if not launch.spec.script:
             return {}
+
+        # 1. The programs, each a line of shell.
         folder = self.folder(launch.run) / "bin"
         folder.mkdir(exist_ok=True)
         for name in PROGRAMS:
             flags = ["-I"] if name in WITH_LIBRARIES else ["-I", "-S"]
-            words = shlex.join([sys.executable, *flags, "-c", PROGRAM.format(PACKAGES, name)])
-            text = f'#!/bin/sh\nexec {words} "$@"\n'
+            command = shlex.join([sys.executable, *flags, "-c", PROGRAM.format(PACKAGES, name)])
+            text = f'#!/bin/sh\nexec {command} "$@"\n'
             write_whole(folder / name, text.encode(), mode=self._program_mode)
-        user = self._isolation.user_of(launch.spec.team) if self._isolation else None
+
+        # 2. The token with which they call the server, for the job's user.
+        user = None
+        if self._isolation:
+            user = self._isolation.user_of(launch.spec.team)
         self._write_access(folder / ACCESS, launch, user)
+
+        # 3. The variables.
         began_s = self._clock.wall_s()
         variables = variables_on_node(launch.gpu_numbers, user, began_s, launch.spec.walltime_s)
         path = f"{folder}:{launch.environment.get('PATH', os.defpath)}"
         return {**variables, FOLDER: str(folder), "PATH": path}
 
     def _write_access(self, path: Path, launch: Launch, user: int | None) -> None:
-        """Write how a script's programs reach the server, for the job's user alone."""
+        """Write how a script's programs reach the server, readable by the job's user alone."""
         token = launch.spec.script_token
         if not token or not self._server:
             return
@@ -230,7 +256,7 @@ class ProcessRuntime(RunFolders):
         folder = self.folder(run)
         launch = guard.read_json(folder / "launch.json")
         if launch is None:
-            return  # it was started before: the guard takes this file away
+            return  # it was started before: the guard removes this file
         try:
             self._write_lease(run, lease_until_s, str(launch["boot_id"]))
             self._note_start(run)
@@ -262,19 +288,24 @@ class ProcessRuntime(RunFolders):
         return self._status(run, guarded)
 
     def _may_have_a_guard(self, run: RunId) -> bool:
-        """Return True if the agent before started a guard that may not yet own the launch."""
+        """Return True if an agent that ran before this one may have started a guard.
+
+        A guard owns its launch within GUARD_START_S.
+        """
         is_new = self._clock.boot_s() < self._begun_s + GUARD_START_S
         owner = guard.read_json(self.folder(run) / "guard.pid")
         return is_new and owner is None and self.started_at_s(run) is not None
 
     def _status(self, run: RunId, guarded: bool) -> RunStatus:
-        if ended := read_exit(self.folder(run) / "exit.json"):
-            return RunStatus(RunState.ENDED, ended)
+        exit_status = read_exit(self.folder(run) / "exit.json")
+        if exit_status:
+            return RunStatus(RunState.ENDED, exit_status)
         if guarded:
             return RunStatus(RunState.RUNNING, lease_until_s=self._lease_until_s(run))
         return RunStatus(RunState.PREPARED)
 
     def _is_guarded(self, folder: Path) -> bool:
+        """Return True if a guard lives: it holds a lock on its file until it ends."""
         try:
             descriptor = os.open(folder / "guard.pid", os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -288,7 +319,7 @@ class ProcessRuntime(RunFolders):
         return False
 
     def _is_guard_gone(self, run: RunId) -> bool:
-        """Return True if a guard has given up its lock, or ended before it had one."""
+        """Return True if a guard has released its lock, or ended before it had one."""
         folder = self.folder(run)
         if guard.read_json(folder / "guard.pid"):
             gone = not self._is_guarded(folder)
@@ -299,7 +330,10 @@ class ProcessRuntime(RunFolders):
         return gone
 
     def abandon(self, run: RunId) -> RunStatus:
-        """Settle the run while holding the guard's lock, so that no late guard starts it."""
+        """End a run whose guard is gone.
+
+        The agent holds the guard's lock meanwhile, so that no late guard starts the job.
+        """
         folder = self.folder(run)
         if not folder.exists():
             return RunStatus(RunState.ABSENT)
@@ -315,32 +349,37 @@ class ProcessRuntime(RunFolders):
         return self._status(run, self._is_guarded(folder))
 
     def _settle(self, run: RunId) -> Exit:
+        """Kill what a killed guard has left of its job, and write the run's exit in its place."""
         folder = self.folder(run)
         started = (folder / "job.json").exists()
         for process in _processes_of(self.orders(run)):
             with contextlib.suppress(psutil.Error):
                 process.send_signal(signal.SIGKILL)
-        error = "the run's guard was killed" if started else _never_started(folder)
-        ended: dict[str, Any] = {"ended_at_s": self._clock.wall_s(), "started": started}
-        ended |= {"stopped_by": None, "killed": started, "error": error}
-        with contextlib.suppress(OSError):  # on a full disk the next look settles it again
-            guard.write_exit(folder, ended)
-        return exit_of(ended)
+        data: dict[str, Any] = {
+            "ended_at_s": self._clock.wall_s(),
+            "started": started,
+            "stopped_by": None,
+            "killed": started,
+            "error": "the run's guard was killed" if started else _never_started(folder),
+        }
+        with contextlib.suppress(OSError):  # on a full disk the next poll settles it again
+            guard.write_exit(folder, data)
+        return exit_of(data)
 
     def usage(self, run: RunId, *, exact: bool = False) -> Usage | None:
         owner = guard.read_json(self.folder(run) / "guard.pid")
         if not owner or not self._is_guarded(self.folder(run)):
             return None
         sandboxed = bool(self._isolation and self._isolation.program)
-        return self._usage_since_last(
-            run, consumption(int(owner["pid"]), exact=exact, sandboxed=sandboxed)
-        )
+        total = consumption(int(owner["pid"]), exact=exact, sandboxed=sandboxed)
+        return self._usage_since_last(run, total)
 
 
 class Spawner:
-    """Process that forks guards (`guards.serve`): it has nothing of the agent's, secrets neither.
+    """Process that forks guards (`guards.serve`), so that they inherit no memory of the agent.
 
-    `on_end` is called in a thread when a guard ends.
+    The agent writes the folder of a launch, and reads the guard's pid, or an empty line when a
+    guard has ended. `on_end` is called then, in a thread of its own.
     """
 
     def __init__(self) -> None:
@@ -351,33 +390,35 @@ class Spawner:
     def start(self, folder: Path) -> int:
         """Start the guard of a launch and return its pid. Raises OSError."""
         try:
-            return self._ask(folder)
+            return self._request_guard(folder)
         except OSError:  # it was killed; should it have forked, the second guard gives way
             self.close()
-            return self._ask(folder)
+            return self._request_guard(folder)
 
-    def _ask(self, folder: Path) -> int:
-        process = self._process = self._process or self._begun()
-        assert process.stdin is not None
-        process.stdin.write(json.dumps(str(folder)).encode() + b"\n")
+    def _request_guard(self, folder: Path) -> int:
+        if self._process is None:
+            self._process = self._start_process()
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(str(folder)).encode() + b"\n")
         try:
             return self._pids.get(timeout=GUARD_START_S)
         except queue.Empty as error:
             text = "the process that starts guards does not answer"
             raise OSError(errno.ETIMEDOUT, text) from error
 
-    def _begun(self) -> subprocess.Popen[bytes]:
+    def _start_process(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-I", "-S", "-c", GUARDS.format(PACKAGES)]
         pipe = subprocess.PIPE
         process = subprocess.Popen(
             command, bufsize=0, stdin=pipe, stdout=pipe, env={}, start_new_session=True
         )
-        heard = process.stdout, self._pids
-        threading.Thread(target=self._listen, args=heard, daemon=True).start()
+        threading.Thread(
+            target=self._listen, args=(process.stdout, self._pids), daemon=True
+        ).start()
         return process
 
     def _listen(self, answers: IO[bytes], pids: queue.SimpleQueue[int]) -> None:
-        """Read pids and ends, until neither the process nor a guard of it is left."""
+        """Read pids and ends of guards until the process and all its guards have ended."""
         with answers:
             for line in answers:
                 if line.strip():
@@ -386,17 +427,18 @@ class Spawner:
                     self.on_end()
 
     def close(self) -> None:
-        """End it; guards and their jobs go on."""
+        """End the process; guards and their jobs go on."""
         if self._process is not None:
             assert self._process.stdin is not None
             self._process.stdin.close()
             self._process.kill()
             self._process.wait()
-            self._process, self._pids = None, queue.SimpleQueue()
+            self._process = None
+            self._pids = queue.SimpleQueue()  # the old one may still get a pid
 
 
 def _never_started(folder: Path) -> str:
-    """Reason of a run whose guard ended before the job started, with the guard's last words."""
+    """Return the error of a run whose guard ended before the job started, by the guard's log."""
     try:
         lines = (folder / "guard.log").read_text(errors="replace").strip().splitlines()
     except OSError:
@@ -405,16 +447,19 @@ def _never_started(folder: Path) -> str:
 
 
 def _outputs(launch: Launch, cwd: Path) -> dict[str, str]:
-    """Files that a job's output goes to, by stream."""
-    named = {"stdout": launch.spec.output, "stderr": launch.spec.error_output}
-    outputs = {stream: os.path.realpath(cwd / name) for stream, name in named.items() if name}
+    """Return the files that a job's output goes to, by stream; a shared one is that of stdout."""
+    outputs = {}
+    if launch.spec.output:
+        outputs["stdout"] = os.path.realpath(cwd / launch.spec.output)
+    if launch.spec.error_output:
+        outputs["stderr"] = os.path.realpath(cwd / launch.spec.error_output)
     if outputs.get("stderr") == outputs.get("stdout"):
         outputs.pop("stderr", None)
     return outputs
 
 
 def _processes_of(folder: Path) -> list[psutil.Process]:
-    """Every process that carries this folder of orders in its environment, whoever its parent."""
+    """Return the processes whose LOADMASTER_RUN_DIR is this folder, whoever their parent is."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from loadmaster.agent.node.mps import PART, PIPES, Mps
+from loadmaster.agent.node.mps import PERCENTAGE, PIPES, Mps
 from loadmaster.agent.node.nvidia import NvidiaDevices, nvidia_devices
 from loadmaster.agent.runtimes.base import Launch
 from loadmaster.protocol import LaunchSpec
@@ -146,9 +146,9 @@ def test_two_jobs_under_mps_compute_side_by_side(devices: NvidiaDevices, state: 
     assert mps, "nvidia-cuda-mps-control is not on the PATH"
     half = replace(spec_of(devices, 1), share=0.5)
     shared = NvidiaDevices(devices.nvml.library, 2, mps).environment(half)
-    alone = {name: value for name, value in shared.items() if name not in (PIPES, PART)}
+    alone = {name: value for name, value in shared.items() if name not in (PIPES, PERCENTAGE)}
     try:
-        assert shared[PART] == "50"
+        assert shared[PERCENTAGE] == "50"
         by_turns, side_by_side = (sum(_steps(own)) for own in (alone, shared))
         print(f"steps in 3 s of two jobs: by turns {by_turns}, with MPS {side_by_side}")
         assert side_by_side > 1.5 * by_turns

@@ -60,6 +60,19 @@ def test_without_a_process_for_the_helper_the_job_is_killed_all_the_same(
     assert (pids[-1], number) == (4_000_000, signal.SIGKILL)
 
 
+def test_helper_that_cannot_become_the_user_leaves_the_kill_to_the_guard(
+    sent: list[tuple[list[int], int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError("no CAP_SETUID")
+
+    monkeypatch.setattr(os, "setresuid", refuse)
+    monkeypatch.setattr(processes, "descendants", lambda *_, **__: [4_000_000])
+    processes.kill_below(os.getpid(), USER)
+    ((pids, number),) = sent
+    assert (pids[-1], number) == (4_000_000, signal.SIGKILL)
+
+
 def test_without_a_place_for_shared_memory_there_is_none_to_free(tmp_path: Path) -> None:
     processes.free_memory(USER, str(tmp_path / "shm"))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from loadmaster.agent.node.mps import CONTROL, PART, PIPES, Mps
+from loadmaster.agent.node.mps import CONTROL, PERCENTAGE, PIPES, Mps
 from loadmaster.agent.node.nvidia import NvidiaDevices
 from tests.builders_agent import a_spec
 
@@ -63,8 +63,8 @@ def test_sharers_go_through_a_daemon_of_the_agents_own_with_their_part_of_the_gp
 ) -> None:
     machine = Machine(tmp_path)
     pipes = str(machine.state / "mps" / "pipe")
-    assert machine.mps().environment(0.5) == {PIPES: pipes, PART: "50"}
-    assert machine.mps().environment(0.334) == {PIPES: pipes, PART: "33"}
+    assert machine.mps().environment(0.5) == {PIPES: pipes, PERCENTAGE: "50"}
+    assert machine.mps().environment(0.334) == {PIPES: pipes, PERCENTAGE: "33"}
     assert [call[0] for call in machine.calls] == ["-d", "", ""]
     assert {call[1] for call in machine.calls} == {pipes}
     assert [call[3] for call in machine.calls] == ["", "get_server_list", "get_server_list"]
@@ -101,6 +101,6 @@ def test_without_the_program_there_is_no_service(tmp_path: Path) -> None:
 def test_gpus_hand_the_services_variables_to_those_who_share_them(tmp_path: Path) -> None:
     devices = NvidiaDevices(FakeNvml, 2, Machine(tmp_path).mps())
     whole, half = a_spec(devices=("GPU-1",)), a_spec(devices=("GPU-1",), share=0.5)
-    assert devices.environment(half)[PART] == "50"
+    assert devices.environment(half)[PERCENTAGE] == "50"
     assert devices.environment(whole) == {"CUDA_VISIBLE_DEVICES": "GPU-1"}
     assert NvidiaDevices(FakeNvml).environment(half) == {"CUDA_VISIBLE_DEVICES": "GPU-1"}
