@@ -9,6 +9,7 @@ from math import inf, isfinite
 
 import numpy as np
 
+from policies.contract.placement_rules import needs_stop
 from policies.contract.plan import (
     HIGHEST_COST,
     LONGEST_RUN_S,
@@ -107,10 +108,19 @@ class PlanBuilder:
         return Plan(policy, PlanStatus.HEURISTIC, found, waiting, objective=value, message=message)
 
     def placement(self, placed: Placed) -> Placement:
-        """Return a placement, with its part of its node's bill by GPUs."""
+        """Return a placement, with its part of its node's bill by GPUs.
+
+        A job that is placed where it runs keeps its cores, units and steps: nothing carries out a
+        change of these alone.
+        """
         (node, _, devices), layout = placed.allocation.parts[0], self.state.layout
         view = layout.nodes[node]
         ranks = placed.ranks or (RankPlacement(view.id, layout.ids(node, devices)),)
+        steps_quota = None
+        for run in self.snapshot.jobs.columns.others["running"][placed.row]:
+            if run.purpose is TRAINING and not needs_stop(run.ranks, ranks):
+                ranks = run.ranks
+                steps_quota = run.steps_quota
         gpus = devices.bit_count() * ranks[0].share
         capacity = layout.classes[layout.class_of[node]].capacity[DEVICES]
         used = capacity - self.state.free[node][DEVICES]
@@ -119,6 +129,7 @@ class PlanBuilder:
         return Placement(
             self.snapshot.jobs.columns.ids[placed.row],
             ranks,
+            steps_quota=steps_quota,
             predicted_run_s=predicted(placed.run_s, LONGEST_RUN_S),
             predicted_energy_cost=predicted(cost, HIGHEST_COST),
         )
