@@ -301,10 +301,28 @@ _READ = re.compile(
     r'"([A-Z][A-Z0-9_]+)"'
 )
 _SHELL = re.compile(r"\$\{([A-Z][A-Z0-9_]+)[:}-]")
-_NOT_SETTINGS = {"DJANGO_SETTINGS_MODULE", "TMPDIR", "BASE", "PATH", "PYTHONPATH"}
+_NOT_SETTINGS = {
+    "BASE",
+    "CUDA_VISIBLE_DEVICES",
+    "DJANGO_SETTINGS_MODULE",
+    "DJANGO_SUPERUSER_EMAIL",
+    "DJANGO_SUPERUSER_USERNAME",
+    "PATH",
+    "PYTHONPATH",
+    "TMPDIR",
+}
 _TOLD_TO_JOBS = {
     f"LOADMASTER_{name}"
-    for name in ("CHECKPOINT_DIR", "DEVICES", "GANG", "GANG_TOKEN", "RANK", "SEAT", "STEPS")
+    for name in (
+        "CHECKPOINT_DIR",
+        "DEVICES",
+        "GANG",
+        "GANG_TOKEN",
+        "HOST_ADDRESSES",
+        "RANK",
+        "SEAT",
+        "STEPS",
+    )
 }
 
 

@@ -40,6 +40,7 @@ INLINE = {
     "Dependency",
     "IdempotencyKey",
     "ImplausibleFigure",
+    "JobCounter",
     "LastStart",
     "LogChunk",
     "Membership",

@@ -1,5 +1,6 @@
 """Bad batch jobs by REST: each is refused with its field, what is wrong, and a remedy."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
@@ -212,7 +213,8 @@ def test_a_dependency_on_what_a_stranger_may_not_see_reads_like_one_on_nothing(
         answers = [asked(client, **body), bulk, clone, asked(client, sbatch=script)]
         shown = [answer.content.decode() for answer in answers]
         for own_name in (_id(job), _number(job), str(job.array_id), str(_array_number(job))):
-            shown = [text.replace(own_name, "ID") for text in shown]
+            name = re.compile(rf"\b{re.escape(own_name)}\b")
+            shown = [name.sub("ID", text) for text in shown]
         return [f"{a.status_code} {s}" for a, s in zip(answers, shown, strict=True)]
 
     found = told(hidden)
