@@ -4,7 +4,6 @@ import argparse
 import faulthandler
 import gc
 import multiprocessing
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,6 +22,9 @@ A collection stops all threads, for as long as it frees: with 50 in place of 5 f
 """
 
 NEVER = 2**31 - 1
+
+STDERR = 2
+"""Descriptor of the standard error stream."""
 
 
 def collect_seldom(every_s: float = FULL_EVERY_S) -> threading.Event:
@@ -54,7 +56,7 @@ KEEP_ALIVE_S = 75
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Serve until SIGTERM; pending requests are answered within `--grace` seconds."""
-    faulthandler.enable(sys.__stderr__)  # a crash in a library leaves stacks in the log
+    faulthandler.enable(STDERR)  # a crash in a library leaves its stacks in the log
     given = _parser().parse_args(argv)
     lose_what_finds_no_room()
     nice_process.start()
@@ -78,7 +80,7 @@ def application() -> Callable[..., Any]:
     """Application of a web process; it ends with its parent, which owns the address."""
     if (parent := multiprocessing.parent_process()) is not None and parent.pid is not None:
         die_with(parent.pid)
-        faulthandler.enable(sys.__stderr__)
+        faulthandler.enable(STDERR)
         lose_what_finds_no_room()
     keep_little_memory()
     from django.urls import get_resolver
