@@ -14,7 +14,7 @@ from jobs.models import Job, JobArray
 from loadmaster.slurm.numbers import MOST_NUMBER
 
 # A sequence of PostgreSQL is never locked: submissions that run at a time do not wait for another.
-_FROM_SEQUENCE = "SELECT nextval('jobs_number') FROM generate_series(1, %s)"
+_FROM_SEQUENCE = "SELECT nextval('jobs_jobcounter_id_seq') FROM generate_series(1, %s)"
 
 # SQLite has no sequences, and one writer at a time: a row does the same.
 _FROM_ROW = """

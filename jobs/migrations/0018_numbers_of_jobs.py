@@ -8,17 +8,13 @@ from django.db import migrations, models
 
 ADD = "ALTER TABLE {} ADD COLUMN number integer NOT NULL DEFAULT 0 CHECK (number >= 0)"
 REMOVE = "ALTER TABLE {} DROP COLUMN number"
-SEQUENCE = "CREATE SEQUENCE jobs_number MINVALUE 1 MAXVALUE 67108863 CYCLE"
+BOUND = "ALTER TABLE jobs_jobcounter ALTER COLUMN id SET MAXVALUE 67108863 SET CYCLE"
 
 
-def add_sequence(apps, schema_editor):
+def bound_sequence(apps, schema_editor):
+    """Let PostgreSQL count by the sequence of the counter's keys, which backups know as its own."""
     if schema_editor.connection.vendor == "postgresql":
-        schema_editor.execute(SEQUENCE)
-
-
-def remove_sequence(apps, schema_editor):
-    if schema_editor.connection.vendor == "postgresql":
-        schema_editor.execute("DROP SEQUENCE jobs_number")
+        schema_editor.execute(BOUND)
 
 
 def number_field():
@@ -47,7 +43,7 @@ class Migration(migrations.Migration):
                 ("last", models.PositiveBigIntegerField(help_text="How many numbers were taken")),
             ],
         ),
-        migrations.RunPython(add_sequence, remove_sequence),
+        migrations.RunPython(bound_sequence, migrations.RunPython.noop),
         migrations.RunSQL(
             [ADD.format("jobs_job"), ADD.format("jobs_jobarray")],
             [REMOVE.format("jobs_job"), REMOVE.format("jobs_jobarray")],

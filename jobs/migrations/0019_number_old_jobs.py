@@ -24,7 +24,8 @@ def number_all(apps, schema_editor):
         taken = number_table(cursor, "jobs_jobarray", 0)
         taken = number_table(cursor, "jobs_job", taken)
         if taken and connection.vendor == "postgresql":
-            cursor.execute("SELECT setval('jobs_number', %s)", [(taken - 1) % MOST_NUMBER + 1])
+            newest = (taken - 1) % MOST_NUMBER + 1
+            cursor.execute("SELECT setval('jobs_jobcounter_id_seq', %s)", [newest])
         elif taken:
             cursor.execute("DELETE FROM jobs_jobcounter")
             cursor.execute("INSERT INTO jobs_jobcounter (id, last) VALUES (1, %s)", [taken])

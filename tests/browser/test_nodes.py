@@ -1,8 +1,11 @@
 """The page of nodes in a browser: unhealthy GPUs, and a token that replaces a lost machine."""
 
+import pytest
 from playwright.sync_api import Browser, StorageState
 
 from tests.builders_browser import Server, Visitor, visit
+
+pytestmark = pytest.mark.browser
 
 BREAK = """
 from clusters.models import Device, Node

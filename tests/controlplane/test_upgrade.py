@@ -216,9 +216,7 @@ def test_people_log_in_and_see_their_jobs_by_page_and_by_token(facts: dict[str, 
     for pk, (name, *_) in facts["jobs"].items():
         assert name.encode() in client.get(f"/jobs/{pk}/").content
     listed = (
-        SiteClient()
-        .get("/api/v1/jobs/?page_size=100", headers=bearer(facts["tokens"]["ada"]))
-        .json()
+        SiteClient().get("/api/v1/jobs/?limit=100", headers=bearer(facts["tokens"]["ada"])).json()
     )
     mine = {pk for pk, row in facts["jobs"].items() if row[2] == "vision"}
     assert {job["id"] for job in listed["results"]} == mine

@@ -239,6 +239,7 @@ def test_every_container_has_limits_of_memory_and_processes() -> None:
     assert unbounded == []
 
 
+@pytest.mark.docker
 def test_compose_takes_the_limits_as_they_are_written(tmp_path: Path) -> None:
     for name in ("docker-compose.yml", "deploy/make-env"):
         (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -26,7 +26,7 @@ def count_on_from(number: int) -> None:
     """Let the next number be the one after this."""
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
-            cursor.execute("SELECT setval('jobs_number', %s)", [number])
+            cursor.execute("SELECT setval('jobs_jobcounter_id_seq', %s)", [number])
     else:
         JobCounter.objects.update_or_create(pk=1, defaults={"last": number})
 

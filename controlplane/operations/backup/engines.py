@@ -20,6 +20,7 @@ from django.db import DatabaseError, Error, connection, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from controlplane.loop.live.lock import CLOSED
+from controlplane.web.storage.turns import Rank, flag_suffix
 
 ERA = 1_577_836_800
 """Beginning of 2020, in Unix seconds."""
@@ -332,8 +333,9 @@ def _sqlite(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _remove(path: Path) -> None:
-    for name in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
-        name.unlink(missing_ok=True)
+    """Remove an SQLite database with its log, the log's index, and the flags of its writers."""
+    for beside in ("", "-wal", "-shm", *(flag_suffix(rank) for rank in Rank)):
+        path.with_name(f"{path.name}{beside}").unlink(missing_ok=True)
 
 
 def _address() -> str:

@@ -38,6 +38,11 @@ class StrictView(APIView):
         if unknown:
             raise ValidationError(unknown)
 
+        # PostgreSQL keeps no text with NUL, so none is worth a query.
+        with_nul = [name for name, text in request.query_params.items() if "\0" in text]
+        if with_nul:
+            raise ValidationError({name: ["holds the character NUL"] for name in with_nul})
+
         # 2. The body of a call that changes something, but takes none.
         if request.method in SAFE_METHODS or takes_body(self, request):
             return

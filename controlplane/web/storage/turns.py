@@ -77,6 +77,11 @@ def turn() -> Iterator[None]:
         time.sleep(min(LONGEST_REST_S, time.perf_counter() - began_s))
 
 
+def flag_suffix(rank: Rank) -> str:
+    """Return the end of the name of a rank's flag, a file beside the database."""
+    return f"-{rank.name.lower()}"
+
+
 class WaitingFlag:
     """Sign to all processes that writers of a rank wait: a lock on a file beside the database.
 
@@ -87,7 +92,7 @@ class WaitingFlag:
     def __init__(self, database: Path | None, rank: Rank) -> None:
         self._path: Path | None = None
         if database is not None:
-            self._path = database.with_name(f"{database.name}-{rank.name.lower()}")
+            self._path = database.with_name(f"{database.name}{flag_suffix(rank)}")
 
     @contextmanager
     def raised(self) -> Iterator[None]:

@@ -69,7 +69,7 @@ def test_a_new_tariff_asks_for_a_round_and_knows_who_made_it(grace: Client, demo
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"default_price_per_kwh": "-1"}, "greater than or equal to 0"),
+        ({"default_price_per_kwh": "-1001"}, "greater than or equal to -1000"),
         ({"bands-0-days": "89"}, "write the days as digits"),
         ({"bands-0-to_time": "07:00"}, "must be after from_time"),
     ],
