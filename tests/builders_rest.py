@@ -142,6 +142,7 @@ class RestWorld:
             "post /api/v1/nodes/{id}/role/": {"role": "both"},
             "post /api/v1/nodes/{id}/slots/": {"slots": 1},
             "post /api/v1/jobs/": job_fields(),
+            "post /api/v1/job-forecasts/": job_fields(),
             "post /api/v1/jobs/bulk/": {"jobs": [{"job": job_fields()}]},
             "post /api/v1/simulations/": a_study(),
             "post /api/v1/clusters/{name}/what-if/": {"policy": "fifo"},

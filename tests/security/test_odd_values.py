@@ -33,7 +33,7 @@ def check(world: RestWorld, call: Call, path: tuple[str | int, ...], value: obje
         assert str(path[0]) in json.dumps(error), (place, error)
 
 
-SAME_FIELDS = ("/api/v1/jobs/{id}/clone/", "/api/v1/jobs/bulk/")
+SAME_FIELDS = ("/api/v1/jobs/{id}/clone/", "/api/v1/jobs/bulk/", "/api/v1/job-forecasts/")
 """Calls that read a job as `POST jobs/` does."""
 
 
