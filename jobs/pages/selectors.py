@@ -36,7 +36,7 @@ from jobs.selectors import (
     seen_by,
     visible_jobs,
 )
-from jobs.wording import Explanation, explain
+from jobs.wording.explanation import Explanation, explain
 
 Names = Mapping[UUID, tuple[str, ...]]
 """Jobs that now hold a part of an assignment's GPUs, by assignment."""

@@ -12,7 +12,7 @@ from jobs.logs import MAX_PIECE, MIN_PIECE, PIECE, STREAMS
 from jobs.models import Assignment, Attempt, Job, JobEvent
 from jobs.selectors import fraction_of
 from jobs.services import job_data
-from jobs.wording import explain
+from jobs.wording.explanation import explain
 from loadmaster.protocol import AssignmentState
 from loadmaster.slurm.options import MAX_SCRIPT
 

@@ -2,7 +2,7 @@
 
 A policy says why it left a job waiting, and may know only a part of the cluster. Before people read
 a reason, the rule of its code is asked (`RULES`). Where the rule does not hold, people read the
-first reason that is true (`first_true`). The words of each code are in `jobs.wording`.
+first reason that is true (`first_true`). The words of each code are in `jobs.wording.reasons`.
 """
 
 from collections.abc import Callable, Mapping
