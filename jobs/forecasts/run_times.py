@@ -36,7 +36,7 @@ def groups_of(job: Job) -> Mapping[Group, str]:
     }
 
 
-def learn(job: Job, run_s: float, now: datetime) -> None:
+def remember_run_time(job: Job, run_s: float, now: datetime) -> None:
     """Add the run time of an ended job to its groups; called once for it, in a transaction.
 
     Of two jobs of a new group that end at once, the group may keep one: the next end adds to that.

@@ -96,7 +96,7 @@ _OF_JOB = (
     "name", "state", "queue_rank", "steps_done", "total_steps", "due_at", "completed_at",
     "waiting_code", "waiting_detail", "failure_reason", "team__name", "user__username",
     "kind__name", "kind__reports_steps", "cores", "batch", "units", "gpus_min", "gpus_max",
-    "walltime_s", "array_index", "array__indices", "array__at_once", "array__size",
+    "walltime_s", "cluster", "array_index", "array__indices", "array__at_once", "array__size",
 )  # fmt: skip
 
 

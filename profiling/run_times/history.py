@@ -16,7 +16,7 @@ from uuid import UUID
 from django.utils import timezone
 
 from clusters.models import Cluster
-from jobs.forecasts import run_times
+from jobs.forecasts.run_times import remember_run_time
 from jobs.models import Assignment, Job
 from loadmaster.protocol import AssignmentState, ReasonClass
 from profiling.measurements import is_training
@@ -78,7 +78,7 @@ def run_ended(assignment: Assignment) -> None:
     now = assignment.ended_at or timezone.now()
 
     # 1. All jobs: intervals for jobs of unknown run time, which people read and no policy.
-    run_times.learn(job, _earlier_s(assignment) + run_s, now)
+    remember_run_time(job, _earlier_s(assignment) + run_s, now)
     if not job.has_no_speed:
         return
 

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from clusters.models import Cluster, Node, RescheduleEvent
 from controlplane.studies.what_if.submission import forecast_submission
-from jobs.forecasts.run_times import learn
+from jobs.forecasts.run_times import remember_run_time
 from jobs.models import Assignment, Job, JobEvent
 from jobs.services import job_submit
 from jobs.submission.refusals import JobConflict
@@ -86,7 +86,7 @@ def a_training_job(**values: Any) -> dict[str, Any]:
 
 def remember(job: Job, *run_s: float) -> None:
     for each_s in run_s:
-        learn(job, each_s, timezone.now())
+        remember_run_time(job, each_s, timezone.now())
 
 
 def test_first_run_has_an_interval_of_ended_jobs(user: User, node: Node) -> None:

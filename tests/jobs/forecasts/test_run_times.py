@@ -15,7 +15,7 @@ from pytest_django import DjangoAssertNumQueries
 from clusters.models import Cluster, Node
 from controlplane.loop.live.observe import observe
 from jobs.forecasts.intervals import Group, UnknownRunTime
-from jobs.forecasts.run_times import MOST_KEPT, learn, unknown_run_times
+from jobs.forecasts.run_times import MOST_KEPT, remember_run_time, unknown_run_times
 from jobs.models import Assignment, Job, RunTimeHistory, Team
 from jobs.pages.selectors import QueueFilters, queue_page
 from jobs.selectors import whole_jobs
@@ -68,7 +68,7 @@ def end_launch(job: Job, node: Node, run_s: float, **values: Any) -> None:
 def remember(job: Job, *run_s: float) -> None:
     """Learn run times as if such jobs had ended."""
     for each_s in run_s:
-        learn(job, each_s, timezone.now())
+        remember_run_time(job, each_s, timezone.now())
 
 
 def run_time_of(job: Job, **values: Any) -> UnknownRunTime | None:
@@ -249,7 +249,7 @@ def test_interval_of_a_drawn_history_covers_later_jobs(
         RunTimeHistory.objects.all().delete()
         for _ in range(count):
             job = Job(cluster=cluster, team=team, user=random.choice(people))
-            learn(job, random.lognormvariate(*random.choice(programs)), timezone.now())
+            remember_run_time(job, random.lognormvariate(*random.choice(programs)), timezone.now())
         run_time = run_time_of(a_first_job(cluster, team=team, user=random.choice(people)))
         assert run_time is not None
         assert run_time.low_s is not None

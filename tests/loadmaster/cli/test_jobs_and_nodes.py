@@ -11,7 +11,7 @@ from django.utils import timezone
 from knox.models import AuthToken
 
 from clusters.models import Node
-from jobs.forecasts.run_times import learn
+from jobs.forecasts.run_times import remember_run_time
 from jobs.lifecycle import JobState
 from jobs.models import Secret
 from jobs.moves import note_job
@@ -94,7 +94,7 @@ def test_unknown_run_time_is_shown_as_an_interval(ada: User, node: Node) -> None
     assert "Runs" not in run("jobs").stdout
     with transaction.atomic():
         for _ in range(20):
-            learn(job, 60.0, timezone.now())
+            remember_run_time(job, 60.0, timezone.now())
     words = "about 1 min, as 80% of 20 like jobs of its user"
     assert words in " ".join(run("show", job.pk).stdout.split())
     assert answer("show", job.pk)["run_time"]["words"] == words
