@@ -146,15 +146,13 @@ def _decided(
     if ahead is None:
         return replace(waits, reason=reason)
     if ahead.start_s is None:
-        return replace(waits, reason=_with_cause(reason, ahead.why))
+        # The reason of a job that waits for others says all: they must end first.
+        if ahead.why and not answer.dependencies:
+            reason = f"{reason} Its start is unknown: {ahead.why}."
+        return replace(waits, reason=reason)
     start = datetime.fromtimestamp(ahead.start_s, UTC)
     later_nodes = tuple(names.get(node, node) for node in ahead.nodes)
     return replace(waits, start=start, nodes=later_nodes, reason=reason)
-
-
-def _with_cause(reason: str, cause: str) -> str:
-    """Return the reason for waiting with why no start is expected, where that is known."""
-    return f"{reason} Its start is unknown: {cause}." if cause else reason
 
 
 def _nodes_of(plan: Plan, job: str, names: Mapping[str, str]) -> tuple[str, ...]:
