@@ -137,9 +137,11 @@ def _earlier_s(assignment: Assignment) -> float:
     if not job.preemptible or assignment.fence == 1:
         return 0.0
     earlier = job.assignments.filter(purpose=assignment.purpose, rank=0, fence__lt=assignment.fence)
-    ran = earlier.filter(running_at__isnull=False, ended_at__isnull=False)
-    spans = ran.values_list("running_at", "ended_at")
-    return sum(max(0.0, (ended - began).total_seconds()) for began, ended in spans)
+    ran_s = 0.0
+    for began, ended in earlier.values_list("running_at", "ended_at"):
+        if began is not None and ended is not None:
+            ran_s += max(0.0, (ended - began).total_seconds())
+    return ran_s
 
 
 def _newest(cluster: Cluster, keys: Sequence[Key]) -> dict[Key, Sequence[float]]:
