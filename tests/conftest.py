@@ -103,11 +103,11 @@ def multiply_examples(test: Any, times: int) -> None:
 @pytest.fixture(autouse=True)
 def _empty_caches() -> Iterator[None]:
     """No test sees another one's caches."""
-    for cache in caches.all():
-        cache.clear()
+    for one in caches.all():
+        one.clear()
     yield
-    for cache in caches.all():
-        cache.clear()
+    for one in caches.all():
+        one.clear()
 
 
 @pytest.fixture(autouse=True)
