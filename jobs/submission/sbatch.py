@@ -7,9 +7,9 @@ from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
-from loadmaster.slurm import constraints, values
-from loadmaster.slurm.moments import moment
-from loadmaster.slurm.options import (
+from loadmaster.slurm.options import constraints, values
+from loadmaster.slurm.options.moments import moment
+from loadmaster.slurm.options.reading import (
     COMMAND_LINE,
     MAX_SCRIPT,
     NAMED,
@@ -21,8 +21,8 @@ from loadmaster.slurm.options import (
     read_script,
     read_words,
 )
-from loadmaster.slurm.sbatch_options import REASONS, TREATMENTS, Treatment
-from loadmaster.slurm.values import ValueFormatError
+from loadmaster.slurm.options.sbatch_table import REASONS, TREATMENTS, Treatment
+from loadmaster.slurm.options.values import ValueFormatError
 
 T = TypeVar("T")
 

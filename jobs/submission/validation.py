@@ -24,7 +24,7 @@ from jobs.submission.shell_syntax import shell_warnings
 from jobs.submission.waits import Waits, waits_of
 from jobs.submission.warnings import warnings_of
 from loadmaster.features import RUNTIMES
-from loadmaster.slurm.options import ScriptError
+from loadmaster.slurm.options.reading import ScriptError
 
 T = TypeVar("T")
 

@@ -9,7 +9,7 @@ from loadmaster.agent.journal import Entry
 from loadmaster.agent.runtimes.base import RunId, Warned, is_safe_id
 from loadmaster.features import FEATURES
 from loadmaster.protocol import PROTOCOL_VERSION, DeviceReport, LaunchSpec, ReasonClass
-from loadmaster.slurm.values import end_signal
+from loadmaster.slurm.options.values import end_signal
 from loadmaster.training.gangs.connection import join_address, parse_address
 
 PASSED_ON = ("HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "TMPDIR")

@@ -12,7 +12,7 @@ from typing import Any
 from typer.core import TyperCommand
 
 from loadmaster.cli.output import USAGE, fail
-from loadmaster.slurm.options import (
+from loadmaster.slurm.options.reading import (
     COMMAND_LINE,
     Given,
     ScriptError,
@@ -20,8 +20,8 @@ from loadmaster.slurm.options import (
     read_script,
     read_words,
 )
-from loadmaster.slurm.script_bytes import text_of
-from loadmaster.slurm.values import exported
+from loadmaster.slurm.options.values import exported
+from loadmaster.slurm.scripts.script_bytes import text_of
 
 OPTION = "--sbatch"
 STANDARD_INPUT = "-"

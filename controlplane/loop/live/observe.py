@@ -27,7 +27,7 @@ from controlplane.loop.live.rows import DeviceRow, NodeRow, Rows, is_ready
 from jobs.lifecycle import JobState
 from jobs.models import Job, Team
 from loadmaster.features import BATCH, LIMITS, SIGNAL
-from loadmaster.slurm.constraints import satisfied
+from loadmaster.slurm.options.constraints import satisfied
 from policies.contract.labels import (
     apart_label,
     feature_label,

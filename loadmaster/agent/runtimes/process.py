@@ -45,9 +45,9 @@ from loadmaster.agent.runtimes.isolation import ORDERS, Isolation
 from loadmaster.features import ISOLATED
 from loadmaster.files import private_folder, write_json, write_whole
 from loadmaster.protocol import ReasonClass
-from loadmaster.slurm.environment import TASK, variables_on_node
-from loadmaster.slurm.script_bytes import bytes_of
-from loadmaster.slurm.server import ACCESS, FOLDER
+from loadmaster.slurm.programs.server import ACCESS, FOLDER
+from loadmaster.slurm.scripts.environment import TASK, variables_on_node
+from loadmaster.slurm.scripts.script_bytes import bytes_of
 from loadmaster.training.gangs.connection import is_free, parse_address
 
 PACKAGES = str(Path(loadmaster.__file__).parents[1])
@@ -60,13 +60,14 @@ GUARDS = (
 """Python code of the process that forks guards, with PACKAGES to fill in."""
 
 PROGRAMS = ("sbatch", "scancel", "scontrol", "squeue", "srun")
-"""Programs of Slurm's that a script finds, each a module of `loadmaster.slurm`."""
+"""Programs of Slurm's that a script finds, each a module of `loadmaster.slurm.programs`."""
 
 WITH_LIBRARIES = frozenset({"sbatch"})
 """Programs that need installed libraries; Python starts faster without them."""
 
 PROGRAM = (
-    "import sys; sys.path.insert(0, {!r}); from loadmaster.slurm.{} import main; sys.exit(main())"
+    "import sys; sys.path.insert(0, {!r});"
+    " from loadmaster.slurm.programs.{} import main; sys.exit(main())"
 )
 """Python code of a program, with PACKAGES and the program's name to fill in."""
 

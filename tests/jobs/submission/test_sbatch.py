@@ -15,7 +15,7 @@ from jobs.services import job_clone, job_data, job_hold, job_release, job_submit
 from jobs.submission import sbatch as reading
 from jobs.submission.validation import JobInvalid, JobRequest, validate_job
 from jobs.wording import explain
-from loadmaster.slurm.options import MAX_SCRIPT, NAMED
+from loadmaster.slurm.options.reading import MAX_SCRIPT, NAMED
 from tests.builders import a_cluster, a_gpu_type, a_node, a_team, a_user
 
 MIB_GB = 2**20 / 1e9
