@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 from functools import partial
+from pathlib import PurePosixPath
 from typing import Any, TypeVar
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -14,11 +15,12 @@ from django.utils import timezone
 from clusters.models import Cluster
 from clusters.models.clusters import Profiling
 from jobs.models import Dependency, Job, Secret, Team
-from jobs.submission import fields, sbatch
+from jobs.submission import fields
 from jobs.submission.array_expression import ArraySpec, array_indices
 from jobs.submission.feasibility import Demand, Infeasible, Inventory
 from jobs.submission.fields import FieldError
 from jobs.submission.quotas import above_limits
+from jobs.submission.sbatch.translation import job_fields
 from jobs.submission.seats import wrong_seats
 from jobs.submission.shell_syntax import shell_warnings
 from jobs.submission.waits import Waits, waits_of
@@ -234,7 +236,8 @@ class _Reading:
         if "sbatch" not in self.data:
             return
         try:
-            submitted = sbatch.job_fields(self.data["sbatch"], self.now.astimezone(zone))
+            now = self.now.astimezone(zone)
+            submitted = job_fields(self.data["sbatch"], now, own=self.data)
         except ScriptError as error:
             raise JobInvalid({**self.problems, "sbatch": list(error.problems)}) from None
         own = set(self.data)
@@ -299,12 +302,28 @@ class _Reading:
         return command
 
     def _check_script(self, runtime: str) -> None:
-        if runtime != "process":
-            self._problem("script", "is run by the process runtime; leave the image out")
         for name in ("output", "error_output"):
-            path = str(self.data.get(name, "/"))
+            if name not in self.data:
+                continue
+            path = str(self.data[name])
             if not path.startswith("/") and "folder" not in self.data:
                 self._problem(name, "is a file in the job's folder; give a folder, or a whole path")
+            elif runtime == "docker" and not self._is_mounted(path):
+                remedy = "mount one, or leave the file out: the log has the output"
+                self._problem(name, f"is in no folder that the job mounts and may write; {remedy}")
+
+    def _is_mounted(self, path: str) -> bool:
+        """Return True if a file of a container lies in a mount that the job may write."""
+        file = PurePosixPath(str(self.data.get("folder", "/"))) / path
+        try:
+            mounts = fields.mounts(self.data.get("mounts", []))
+        except FieldError:
+            return True  # the problem is noted with the mounts
+        for mount in mounts:
+            _, target, *mode = mount.split(":")
+            if file.is_relative_to(target) and mode != ["ro"]:
+                return True
+        return False
 
     def _environment(self, team: Team | None) -> dict[str, str | dict[str, str]]:
         none: dict[str, str | dict[str, str]] = {}

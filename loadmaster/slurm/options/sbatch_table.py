@@ -5,8 +5,6 @@ a word: `used`; `silent` (changes nothing, or asks for what is so anyway); `left
 warning); `refused` (with a reason).
 """
 
-from enum import StrEnum
-
 _TABLE = """
 A account                    =  left
 - acctg-freq                 =  left
@@ -24,17 +22,17 @@ C constraint                 =  used
 - container                  =  refused
 - container-entrypoint       .  left
 - container-entrypoint-log   .  left
-- container-env              =  left
+- container-env              =  used
 - container-id               =  refused
-- container-image            =  refused
+- container-image            =  used
 - container-mount-home       .  left
-- container-mounts           =  left
-- container-name             =  refused
+- container-mounts           =  used
+- container-name             =  used
 - container-readonly         .  left
 - container-remap-root       .  left
 - container-save             =  left
-- container-workdir          =  left
-- container-writable         .  left
+- container-workdir          =  used
+- container-writable         .  silent
 - context                    =  left
 - contiguous                 .  left
 S core-spec                  =  left
@@ -82,9 +80,9 @@ L licenses                   =  left
 - mincpus                    =  left
 - network                    =  left
 - nice                       ?  left
-- no-container-entrypoint    .  left
-- no-container-mount-home    .  left
-- no-container-remap-root    .  left
+- no-container-entrypoint    .  silent
+- no-container-mount-home    .  silent
+- no-container-remap-root    .  silent
 k no-kill                    ?  left
 - no-requeue                 .  used
 F nodefile                   =  left
@@ -146,29 +144,17 @@ ALIASES = {
 }
 """Other names of options. `--tasks` is a beginning of `--tasks-per-node`, as of sbatch."""
 
-_NO_CONTAINER = "the script would run without its container"
-_IMAGE_REMEDY = "give a job file with image, mounts and command"
+_NO_BUNDLE = "the script would run without its container; push the image, and use --container-image"
 _HELP = "it submits nothing; leave it out, and see docs/jobs.md"
 REASONS = {
-    "container": f"{_NO_CONTAINER}; {_IMAGE_REMEDY}",
-    "container-id": f"{_NO_CONTAINER}; {_IMAGE_REMEDY}",
-    "container-image": f"{_NO_CONTAINER}; {_IMAGE_REMEDY}",
-    "container-name": f"{_NO_CONTAINER}; {_IMAGE_REMEDY}",
+    "container": _NO_BUNDLE,
+    "container-id": _NO_BUNDLE,
     "export-file": "the script would run without its variables; name them by --export=NAME=value",
     "help": _HELP,
     "usage": _HELP,
     "version": _HELP,
 }
 """Reason and remedy of each option that is refused."""
-
-
-class Treatment(StrEnum):
-    """Treatment of an option of sbatch."""
-
-    USED = "used"
-    SILENT = "silent"
-    LEFT = "left"
-    REFUSED = "refused"
 
 
 def _rows() -> list[list[str]]:
@@ -179,4 +165,7 @@ SHORT_FORMS = {short: name for short, name, _, _ in _rows() if short != "-"}
 VALUES = {name: value.replace(".", "") for _, name, value, _ in _rows()}
 """By name: "=" if an option needs a value, "?" if one may follow, "" if it has none."""
 
-TREATMENTS = {name: Treatment(word) for _, name, _, word in _rows()}
+LEFT = "left"
+REFUSED = "refused"
+TREATMENTS = {name: word for _, name, _, word in _rows()}
+"""Word of each option: used, silent, left or refused."""

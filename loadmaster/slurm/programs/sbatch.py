@@ -5,10 +5,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import typer
-
-from loadmaster.cli.sbatch import read_sbatch, sbatch_job
+from loadmaster.slurm.options.reading import ScriptError
 from loadmaster.slurm.programs.server import Server, ServerError
+from loadmaster.slurm.scripts.submission import read_sbatch, sbatch_job
 
 POLL_S = 2.0
 """Seconds between two looks of `--wait` whether the job is over."""
@@ -20,9 +19,7 @@ def main() -> int:
         submission, in_force = sbatch_job(read_sbatch(sys.argv[1:]))
         server = Server.of_script()
         answer = server.submit(submission)
-    except typer.Exit as end:  # its message is printed already
-        return end.exit_code
-    except ServerError as error:
+    except (ScriptError, ServerError) as error:
         print(f"sbatch: error: {error}", file=sys.stderr)
         return 1
     for warning in answer["warnings"]:

@@ -9,42 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from loadmaster.slurm.options import values
-from loadmaster.slurm.options.reading import COMMAND_LINE, Program, ScriptError, read_words
+from loadmaster.slurm.options.containers import image_name, mount_list
+from loadmaster.slurm.options.reading import COMMAND_LINE, ScriptError, read_words
+from loadmaster.slurm.options.srun_table import SRUN
 from loadmaster.slurm.scripts.environment import exported_to_step
 from loadmaster.slurm.steps.gpus import AMOUNTS, StepGpus, step_gpus
 from loadmaster.slurm.steps.multi_prog import ProgramsError, commands_of
 from loadmaster.slurm.steps.running import Account, Step, run, say
 from loadmaster.version import __version__
 
-SRUN = Program.of(
-    "srun",
-    """
-    bcast? compress? contiguous debugger-test X:disable-status exact exclusive? external-launcher
-    get-user-env? H:hold I:immediate? interactive K:kill-on-bad-exit? l:label multi-prog
-    Z:no-allocate k:no-kill? nice? overlap O:overcommit s:oversubscribe? E:preserve-env propagate?
-    pty? Q:quiet q:quit-on-interrupt reboot send-libs? spread-job spread-segments stepmgr test-only
-    u:unbuffered use-min-nodes v:verbose V:version whole x11?
-    """,
-    """
-    A:account accel-bind acctg-freq bb bbf bcast-exclude b:begin M:clusters cluster-constraint
-    comment consolidate-segments C:constraint container container-id cores-per-socket cpu-bind
-    cpu-freq c:cpus-per-task cpus-per-gpu deadline delay-boot d:dependency D:chdir m:distribution
-    epilog e:error x:exclude export B:extra-node-info extra gid gpu-bind gpu-freq G:gpus
-    gpus-per-node gpus-per-socket gpus-per-task gres gres-flags het-group hint i:input jobid
-    J:job-name L:licenses mail-type mail-user mcs-label mem mem-bind
-    mem-per-cpu mem-per-gpu mincpus mpi msg-timeout network w:nodelist N:nodes F:nodefile n:ntasks
-    ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket ntasks-per-tres
-    oom-kill-step open-mode o:output pack-group p:partition power prefer priority prolog profile
-    q:qos r:relative reservation resv-ports segment signal slurmd-debug sockets-per-node
-    S:core-spec switches task-epilog task-prolog tasks tasks-per-node thread-spec T:threads
-    threads-per-core t:time time-min tmp tree-width tres-bind tres-per-task uid wait-all-nodes
-    W:wait wckey
-    """,
-)
-"""Options of srun by name, as in Debian's Slurm and later ones to 25.11."""
-
 USED = frozenset({
-    *AMOUNTS, "chdir", "cpus-per-task", "error", "exact", "exclusive", "export", "gpu-bind",
+    *AMOUNTS, "chdir", "container-image", "container-mounts", "container-name",
+    "container-workdir", "cpus-per-task", "error", "exact", "exclusive", "export", "gpu-bind",
     "input", "job-name", "jobid", "kill-on-bad-exit", "label", "mpi", "multi-prog", "nodelist",
     "nodes", "ntasks", "ntasks-per-gpu", "ntasks-per-node", "open-mode", "output", "overcommit",
     "overlap", "relative", "tasks", "tasks-per-node", "time",
@@ -52,8 +28,10 @@ USED = frozenset({
 """Options that have a meaning here."""
 
 SILENT = frozenset({
-    "cpu-bind", "cpus-per-gpu", "disable-status", "distribution", "gres-flags", "hint", "mem",
-    "mem-bind", "mem-per-cpu", "mem-per-gpu", "quiet", "unbuffered", "verbose", "wait-all-nodes",
+    "container-env", "container-writable", "cpu-bind", "cpus-per-gpu", "disable-status",
+    "distribution", "gres-flags", "hint", "mem",
+    "mem-bind", "mem-per-cpu", "mem-per-gpu", "no-container-entrypoint", "no-container-mount-home",
+    "no-container-remap-root", "quiet", "unbuffered", "verbose", "wait-all-nodes",
     "whole",
 })  # fmt: skip
 """Options that ask for the behaviour that srun has anyway, or change no result.
@@ -86,6 +64,12 @@ FROM_ENVIRONMENT = {
 
 FLAGS = frozenset({"exact", "label", "overcommit", "overlap"})
 """Options without a value: their variable is 0 if they are off."""
+
+IMAGE = "LOADMASTER_IMAGE"
+"""Variable with the image that a script runs in; not set for scripts on the node itself."""
+
+MOUNTS = "LOADMASTER_MOUNTS"
+"""Variable with the mounts of the script's container, as its job has them, with commas between."""
 
 BAD_OPTION = 255
 """Exit code for an unknown option, as of Slurm."""
@@ -147,10 +131,13 @@ def read_step(words: Sequence[str], env: Mapping[str, str]) -> tuple[dict[str, s
     if not command:
         raise StepError("no program is given; write it behind the options")
     _refuse(of_command_line, env)
+    _refuse_other_container(of_command_line, env)
     options = {**_from_environment(of_command_line, env), **of_command_line}
 
     # 2. The step.
     tasks = _tasks(options, env)
+    if options.get("mpi", "none") != "none" and tasks > 1:
+        raise StepError(f"--mpi={options['mpi']} is not done here: start MPI programs by mpirun")
     cores = _cores(options, env, tasks)
     exported = values.exported(options["export"]) if "export" in options else None
     variables = {**exported_to_step(exported, env), **_variables(options, env, tasks, cores)}
@@ -160,7 +147,7 @@ def read_step(words: Sequence[str], env: Mapping[str, str]) -> tuple[dict[str, s
         cores=cores,
         gpus=_gpus(options, env, tasks),
         variables=variables,
-        folder=options.get("chdir", "."),
+        folder=options.get("chdir", options.get("container-workdir", ".")),
         label="label" in options,
         output=options.get("output", ""),
         error=options.get("error", ""),
@@ -174,8 +161,6 @@ def read_step(words: Sequence[str], env: Mapping[str, str]) -> tuple[dict[str, s
 
 def _refuse(options: Mapping[str, str], env: Mapping[str, str]) -> None:
     """Raise StepError for an option without which the step would do something else."""
-    if options.get("mpi", "none") != "none":
-        raise StepError(f"--mpi={options['mpi']} is not done here: start MPI programs by mpirun")
     if options.get("relative", "0") != "0":
         reason = "it starts tasks on the script's own node alone; leave it out"
         raise StepError(f"--relative is not done here: {reason}")
@@ -183,6 +168,24 @@ def _refuse(options: Mapping[str, str], env: Mapping[str, str]) -> None:
     if options.get("jobid", env["SLURM_JOB_ID"]) not in own_ids:
         reason = f"--jobid={options['jobid']} is another job's, and a script starts its own steps"
         raise StepError(f"{reason}; leave it out")
+
+
+def _refuse_other_container(options: Mapping[str, str], env: Mapping[str, str]) -> None:
+    """Raise StepError for an image or a mount that the script's own container has not."""
+    named = options.get("container-image", options.get("container-name"))
+    own_image = env.get(IMAGE, "")
+    if named is not None and not own_image:
+        reason = "the script runs without an image"
+        raise StepError(f"{reason}; give --container-image to sbatch, or as an #SBATCH line")
+    if "container-image" in options and image_name(options["container-image"]) != own_image:
+        reason = f"{options['container-image'][:80]} is not the job's image, {own_image}"
+        raise StepError(f"{reason}; submit a job of its own for it")
+    if "container-mounts" in options and own_image:
+        own_mounts = [mount.removesuffix(":rw") for mount in env.get(MOUNTS, "").split(",")]
+        for mount in mount_list(options["container-mounts"], env.get("SLURM_SUBMIT_DIR", "")):
+            if mount not in own_mounts:
+                reason = f"{mount} is no mount of the job"
+                raise StepError(f"{reason}; give --container-mounts to sbatch")
 
 
 def _from_environment(of_command_line: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:

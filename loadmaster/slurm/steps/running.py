@@ -313,7 +313,7 @@ def _start(step: Step, task: int, streams: Streams) -> int:
         stdin=standard_input,
         stdout=output,
         stderr=error,
-        process_group=0,
+        start_new_session=True,
     )
     process.returncode = 0  # `run` waits for it
     return process.pid

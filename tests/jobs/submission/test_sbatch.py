@@ -12,7 +12,7 @@ from controlplane.loop.live.observe import observe
 from controlplane.loop.live.rows import Rows
 from jobs.models import Job
 from jobs.services import job_clone, job_data, job_hold, job_release, job_submit
-from jobs.submission import sbatch as reading
+from jobs.submission.sbatch import needs
 from jobs.submission.validation import JobInvalid, JobRequest, validate_job
 from jobs.wording import explain
 from loadmaster.slurm.options.reading import MAX_SCRIPT, NAMED
@@ -172,7 +172,7 @@ def test_of_many_names_that_are_not_set_the_first_are_named(user: User, cluster:
 
 
 def test_a_blank_line_is_not_looked_at_again_for_a_step() -> None:
-    step = reading._STEP.search("#!/bin/sh\n\n\n\t srun prog")
+    step = needs._STEP.search("#!/bin/sh\n\n\n\t srun prog")
     assert step is not None
     assert step[0] == "\t srun "
 
@@ -220,7 +220,6 @@ def test_steps_of_several_tasks_are_warned_of_unless_one_node_has_all(
         (["-C 'a*2'"], "sbatch", "line 2: --constraint: 'a*2': nodes of one job are not counted"),
         (["--export-file=x"], "sbatch", "line 2: --export-file: is refused: the script would run"),
         (["--container=x"], "sbatch", "line 2: --container: is refused: the script would run"),
-        (["--container-image=x"], "sbatch", "line 2: --container-image: is refused: the script"),
         (["-i in.txt"], "sbatch", "line 2: --input: a script has no input; write exec < FILE "),
         (["--help"], "sbatch", "line 2: --help: is refused: it submits nothing; "),
         (["--mem-per-gpu=1G --mem=2G"], "sbatch", "line 2: --mem: goes without --mem-per-gpu"),
