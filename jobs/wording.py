@@ -33,6 +33,7 @@ UNITS: Mapping[str, tuple[str, str]] = {
 
 FEATURES: Mapping[str, str] = {
     "limits": "time limits", "signal": "signals before the end", "batch": "scripts and units",
+    "container_scripts": "scripts in images",
 }  # fmt: skip
 """Words of what agents may be too old for."""
 

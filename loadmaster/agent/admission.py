@@ -45,8 +45,6 @@ def objection(
         )
     elif spec.runtime != runtime:
         problem = f"this agent runs jobs by the runtime {runtime}, not {spec.runtime}"
-    elif spec.script and runtime != "process":
-        problem = "scripts are run by agents with the runtime process alone"
     elif spec.world_size > 1 and meeting_place(spec) is None:
         problem = (
             "the node of rank 0 has no address where other ranks reach it: docs/agent.md, Gangs"
