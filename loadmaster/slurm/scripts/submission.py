@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from loadmaster.slurm.options.input_variables import words_of_variables
 from loadmaster.slurm.options.reading import (
     COMMAND_LINE,
     Given,
@@ -46,7 +47,7 @@ class SbatchWords:
         return any(given.name == "wrap" for given in self.given)
 
 
-def read_sbatch(words: Sequence[str]) -> SbatchWords:
+def read_sbatch(words: Sequence[str], variables: Mapping[str, str] = os.environ) -> SbatchWords:
     """Read `run.sh -n 4 its own words` or, as sbatch does, `-n 4 run.sh its own words`.
 
     Raises ScriptError at a wrong option.
@@ -57,6 +58,12 @@ def read_sbatch(words: Sequence[str]) -> SbatchWords:
         words = words[1:]
     given, rest = read_words(words, COMMAND_LINE)
     options = words[: len(words) - len(rest)]
+
+    # Variables such as SBATCH_TIMELIMIT stand for options that the command line does not give.
+    of_variables = words_of_variables(variables, {option.name for option in given})
+    given_by_variables, _ = read_words(of_variables, COMMAND_LINE)
+    options = [*of_variables, *options]
+    given = [*given_by_variables, *given]
     if rest and not script:
         script = rest[0]
         rest = rest[1:]
