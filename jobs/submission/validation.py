@@ -20,6 +20,7 @@ from jobs.submission.array_expression import ArraySpec, array_indices
 from jobs.submission.feasibility import Demand, Infeasible, Inventory
 from jobs.submission.fields import FieldError
 from jobs.submission.quotas import above_limits
+from jobs.submission.sbatch.needs import move_gpu_types
 from jobs.submission.sbatch.translation import job_fields
 from jobs.submission.seats import wrong_seats
 from jobs.submission.shell_syntax import shell_warnings
@@ -162,7 +163,7 @@ class _Reading:
         no_team = "you are no team's member, who alone submit; ask an operator to make you one"
         team = self._named("team", self.inventory.teams(self.user), no_team)
         zone = ZoneInfo(cluster.timezone) if cluster else UTC
-        self._read_sbatch(zone)
+        self._read_sbatch(zone, cluster)
         plain = {name: self._read(name, *reading) for name, reading in _PLAIN.items()}
         if "name" not in self.data:
             self._problem("name", "is missing; give the job a short name")
@@ -231,7 +232,7 @@ class _Reading:
         place = f"{self.places[name]}: " if name in self.places else ""
         self.problems.setdefault(name, []).append(place + message)
 
-    def _read_sbatch(self, zone: tzinfo) -> None:
+    def _read_sbatch(self, zone: tzinfo, cluster: Cluster | None) -> None:
         """Take the fields of a script for Slurm; those that the job has itself hold."""
         if "sbatch" not in self.data:
             return
@@ -240,6 +241,10 @@ class _Reading:
             submitted = job_fields(self.data["sbatch"], now, own=self.data)
         except ScriptError as error:
             raise JobInvalid({**self.problems, "sbatch": list(error.problems)}) from None
+        if cluster and "labels" in submitted.fields:
+            nodes = self.inventory.capacities(cluster)
+            labels = frozenset[str]().union(*(node.labels for node in nodes))
+            move_gpu_types(submitted, self.inventory.gpu_types, labels)
         own = set(self.data)
         self.data = {**submitted.fields, **self.data}
         self.places = {n: place for n, place in submitted.places.items() if n not in own}

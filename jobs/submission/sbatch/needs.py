@@ -1,9 +1,10 @@
 """Size of a job by its options: tasks, nodes, cores, GPUs, memory and other resources."""
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from jobs.submission.sbatch.reader import Reader
+from jobs.submission.sbatch.reader import Reader, Submitted
 from loadmaster.slurm.options import constraints, values
 
 GPU_OPTIONS = (
@@ -201,3 +202,26 @@ def put_resources(reader: Reader, size: Size) -> None:
 def divided_up(amount: int, parts: int) -> int:
     """Return the amount of the largest of equal parts, rounded up."""
     return -(-amount // parts)
+
+
+def move_gpu_types(
+    submitted: Submitted, gpu_types: Collection[str], labels: Collection[str]
+) -> None:
+    """Turn labels that name GPU types, such as v100 or a100|v100, into `allowed_types`.
+
+    `gpu_types`: all that there are; `labels`: those of the cluster's nodes, which stay labels.
+    """
+    fields = submitted.fields
+    if not fields.get("gpus") or "allowed_types" in fields:
+        return
+    known = {name.casefold() for name in gpu_types}
+    kept: list[str] = []
+    for entry in fields.get("labels", []):
+        names = entry.split(constraints.ALTERNATIVE)
+        are_types = all(name.casefold() in known and name not in labels for name in names)
+        if are_types and "allowed_types" not in fields:
+            fields["allowed_types"] = names
+            submitted.places["allowed_types"] = submitted.places["labels"]
+        else:
+            kept.append(entry)
+    fields["labels"] = kept

@@ -445,3 +445,28 @@ def test_a_deadline_is_that_of_the_job(user: User, cluster: Cluster) -> None:
 def test_options_for_a_forecast_are_told(user: User, cluster: Cluster) -> None:
     assert taken(user, "--test-only").test_only
     assert not taken(user).test_only
+
+
+@pytest.mark.parametrize(
+    ("lines", "labels", "types"),
+    [
+        (["-G1 -C v100"], [], ["V100"]),
+        (["-G1 -C 'V100|2080ti'"], [], ["V100", "2080ti"]),
+        (["-G1 -C 'v100&fast'"], ["fast"], ["V100"]),
+        (["-C v100"], ["v100"], []),
+        (["--gpus=2080ti:1 -C v100"], ["v100"], ["2080ti"]),
+        (["-G1 -C 'v100|fast'"], ["fast|v100"], []),
+    ],
+)
+def test_a_constraint_that_names_a_gpu_type_asks_for_the_type(
+    user: User, cluster: Cluster, lines: list[str], labels: list[str], types: list[str]
+) -> None:
+    a_node(cluster, gpu_type=a_gpu_type(name="2080ti"), gpus=2, cores=16)
+    job = taken(user, *lines).job
+    assert (job.labels, sorted(job.allowed_types)) == (labels, sorted(types))
+
+
+def test_a_label_with_the_name_of_a_gpu_type_stays_a_label(user: User, cluster: Cluster) -> None:
+    a_node(cluster, gpus=4, cores=16, labels=["v100"])
+    job = taken(user, "-G1 -C v100").job
+    assert (job.labels, job.allowed_types) == (["v100"], [])
