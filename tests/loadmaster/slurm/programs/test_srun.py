@@ -177,3 +177,44 @@ def test_a_script_may_set_what_its_steps_export() -> None:
 )
 def test_a_time_limit_of_a_step_is_whole_minutes(given: str, seconds: float | None) -> None:
     assert step(FOUR, f"--time={given}").limit_s == seconds
+
+
+IN_IMAGE = {
+    **ONE, "LOADMASTER_IMAGE": "nvcr.io/a/b:1", "LOADMASTER_MOUNTS": "/a:/a,/c:/d:ro,/e:/f:rw",
+    "SLURM_SUBMIT_DIR": "/home/ada",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--container-image=nvcr.io#a/b:1",),
+        ("--container-image=docker://nvcr.io#a/b:1", "--container-mounts=/a,/c:/d:ro,/e:/f"),
+        ("--container-name=x", "--no-container-mount-home", "--container-writable"),
+        ("--container-image=nvcr.io/a/b:1", "--mpi=pmix"),
+        (),
+    ],
+)
+def test_a_step_in_the_container_of_its_job_runs(words: tuple[str, ...]) -> None:
+    assert step(IN_IMAGE, *words).commands == (("prog", "-n", "9"),)
+
+
+@pytest.mark.parametrize(
+    ("env", "words", "said"),
+    [
+        (IN_IMAGE, "--container-image=other:1", "other:1 is not the job's image, nvcr.io/a/b:1"),
+        (IN_IMAGE, "--container-mounts=/b", "/b:/b is no mount of the job; give --container-m"),
+        (IN_IMAGE, "--container-mounts=/c:/d", "/c:/d is no mount of the job"),
+        (ONE, "--container-image=nvcr.io#a/b:1", "the script runs without an image; give"),
+        (ONE, "--container-name=x", "the script runs without an image"),
+    ],
+)
+def test_a_step_in_another_container_than_the_jobs_is_refused(
+    env: dict[str, str], words: str, said: str
+) -> None:
+    with pytest.raises(StepError, match=re.escape(said)):
+        step(env, words)
+
+
+def test_a_step_begins_in_the_working_folder_of_its_container() -> None:
+    assert step(IN_IMAGE, "--container-workdir=/work").folder == "/work"
