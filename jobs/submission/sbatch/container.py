@@ -46,13 +46,17 @@ def put_container(reader: Reader) -> bool:
 
 def _variables(reader: Reader) -> dict[str, str]:
     """Return the variables that a script can know before it runs: of the place of submission."""
-    folder = reader.parts["folder"]
-    variables = {
-        name: value for name, value in reader.parts["environment"].items() if isinstance(value, str)
-    }
-    if folder:
-        variables["PWD"] = folder
-        variables["SLURM_SUBMIT_DIR"] = folder
+    variables: dict[str, str] = {}
+    for name, value in reader.parts["environment"].items():
+        if isinstance(value, str):
+            variables[name] = value
+    for name, value in (
+        ("USER", reader.parts["user"]),
+        ("SLURM_SUBMIT_DIR", reader.parts["folder"]),
+        ("PWD", reader.folder),
+    ):
+        if value:
+            variables[name] = value
     return variables
 
 
@@ -123,7 +127,7 @@ def _without_image(place: str) -> str:
 
 def _unknown(step: ContainerOption) -> str:
     """Return the problem of an option whose value only the run gives."""
-    remedy = f"give --{step.name} to sbatch, or as an #SBATCH line"
+    remedy = f"give its variables by --export, or --{step.name} to sbatch"
     return f"{step}: {step.value[:80]} is known only when the script runs; {remedy}"
 
 

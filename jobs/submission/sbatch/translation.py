@@ -34,7 +34,7 @@ from loadmaster.slurm.options.reading import (
 )
 from loadmaster.slurm.options.sbatch_table import LEFT, REASONS, REFUSED, TREATMENTS
 
-PARTS = ("script", "name", "options", "arguments", "folder", "host", "environment")
+PARTS = ("script", "name", "options", "arguments", "folder", "host", "user", "environment")
 """Fields of `sbatch`."""
 
 REPEATED_OPTIONS = {
@@ -70,7 +70,7 @@ def job_fields(given: object, now: datetime, own: Mapping[str, Any] = NO_FIELDS)
     """Turn the field `sbatch` of a submission, an object with the fields of PARTS, into a job.
 
     `options` are the words of the command line, `arguments` the script's own, `name` is the
-    script's file; `folder` and `host` are where it is submitted, and `environment` has the
+    script's file; `folder`, `host` and `user` are where it is submitted, `environment` has the
     variables there that `--export` asks for. Times of day are in the zone of `now`. `own`: fields
     that the job has itself. Raises ScriptError with every problem found.
     """
@@ -135,8 +135,8 @@ def _parts(given: object) -> dict[str, Any]:
                 [f"has no field {str(name)[:60]!r}; its fields are {', '.join(PARTS)}"]
             )
     parts: dict[str, Any] = {"script": "", "options": [], "arguments": [], "environment": {}}
-    parts = {"name": "", "folder": "", "host": "", **parts, **given}
-    for name in ("script", "name", "folder", "host"):
+    parts = {"name": "", "folder": "", "host": "", "user": "", **parts, **given}
+    for name in ("script", "name", "folder", "host", "user"):
         if not isinstance(parts[name], str):
             raise ScriptError([f"{name} must be text"])
     for name in ("options", "arguments"):
@@ -223,7 +223,10 @@ def _environment(reader: Reader, size: Size, *, in_container: bool) -> dict[str,
     """Return the variables of `--export`, and those that repeat what the options say."""
     wanted = reader.read("export", values.exported, values.Exported())
     variables = dict(reader.parts["environment"])
-    if wanted.all and in_container:
+    of_user: dict[str, Any] = {}
+    if in_container and reader.parts["user"]:
+        of_user["USER"] = reader.parts["user"]  # scripts name folders by it
+    if in_container and wanted.all:
         variables = without_variables_of_host(reader, variables)
     if not wanted.all:
         variables = {name: variables[name] for name in variables if name in wanted.names}
@@ -232,7 +235,7 @@ def _environment(reader: Reader, size: Size, *, in_container: bool) -> dict[str,
         reader.warn("export", f"{name} is not set where it was submitted, and left out")
     if len(missing) > NAMED:
         reader.warn("export", f"{len(missing) - NAMED} more names are not set there either")
-    return {**variables, **wanted.values, **_slurm_variables(reader, size)}
+    return {**of_user, **variables, **wanted.values, **_slurm_variables(reader, size)}
 
 
 def _slurm_variables(reader: Reader, size: Size) -> dict[str, str]:

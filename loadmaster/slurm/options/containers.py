@@ -13,6 +13,7 @@ _FILES = ("/", "./", "../", "~", "file:")
 _SQUASH_FILES = (".sqsh", ".squashfs", ".sqfs", ".squash")
 _USER = re.compile(r"[^@/#]+@(?!sha256:)")
 
+_IN_MEMORY = "tmpfs"
 _READ_ONLY = "ro"
 _FLAGS = frozenset({
     _READ_ONLY, "rw", "bind", "rbind", "private", "rprivate", "shared", "rshared", "slave",
@@ -50,7 +51,7 @@ def image_name(text: str) -> str:
 def mount_list(text: str, folder: str) -> list[str]:
     """Return the mounts of SOURCE[:TARGET[:FLAGS]], several by commas, as a job has them.
 
-    A source alone has its own path in the container. One from . on begins in `folder`.
+    A source alone has its own path in the container. A relative one begins in `folder`.
     """
     if len(text) > LONGEST:
         limit = f"has {len(text)} characters and may have {LONGEST}"
@@ -63,8 +64,8 @@ def mount_list(text: str, folder: str) -> list[str]:
 def _mount(text: str, folder: str) -> str:
     fields = text.split(":")
     source = fields[0]
-    if source.startswith("."):
-        source = posixpath.join(folder or "/", source)
+    if folder and source and not source.startswith(("/", "~")) and source != _IN_MEMORY:
+        source = posixpath.join(folder, source)
     target = source
     if len(fields) > 1:
         target = fields[1]

@@ -35,6 +35,7 @@ LONGEST_LINE = 8000
 LONGEST_VALUE = 2000
 """Characters of a variable that is filled in."""
 
+_DOCUMENT = re.compile(r"(?<!<)<<-?\s*[\"']?([A-Za-z_]\w*)")
 _OPENING = re.compile(
     r"(?:^|[;&|]\s*|\s)(?:if|for|while|until|case|select)\s|\(\)\s*\{|^function\s"
 )
@@ -77,19 +78,34 @@ def container_options(script: str, variables: Mapping[str, str]) -> list[Contain
         depth = max(0, depth - len(_CLOSING.findall(line)))
 
         # 2. The options of the line's srun, or a note that they cannot be read.
+        if is_assignment:
+            continue
         found = list(_options_of_line(line, place, known))
-        if not found and not is_assignment and _mentions_option(line):
+        if not found and _mentions_option(line):
             found = [ContainerOption("", line.strip()[:80], place)]
         options += found
     return options
 
 
 def _lines(script: str) -> Iterator[tuple[int, str]]:
-    """Yield number and text of each line without comments; what continues one belongs to it."""
+    """Yield number and text of each line without comments; what continues one belongs to it.
+
+    Documents such as <<EOF ... EOF are left out.
+    """
+    lines = script.split("\n")
+    ends = {line.strip() for line in lines}
+    document_end = ""
     parts: list[str] = []
     first = 0
     is_in_array = False
-    for number, line in enumerate(script.split("\n"), start=1):
+    for number, line in enumerate(lines, start=1):
+        if document_end:
+            if line.strip() == document_end:
+                document_end = ""
+            continue
+        document = _DOCUMENT.search(line)
+        if document is not None and document[1] in ends:
+            document_end = document[1]
         if line.lstrip().startswith("#") and (is_in_array or not parts):
             continue
         if not parts:
@@ -149,17 +165,16 @@ def _expanded(text: str, known: Mapping[str, str]) -> str:
             return match["default"].strip("\"'")
         return match[0]
 
-    text = _VARIABLE.sub(value_of, text)
-    return _WORKING_FOLDER.sub(lambda match: known.get("PWD", match[0]), text)
+    text = _WORKING_FOLDER.sub(lambda match: known.get("PWD", match[0]), text)
+    return _VARIABLE.sub(value_of, text)
 
 
 def _words(line: str) -> list[tuple[str, str]]:
-    """Return the words of a line, each with what a shell would read in it; none of a wrong one."""
+    """Return the words of a line, each with what a shell would read in it; none of a long one.
+
+    Of a quotation that goes on in the next lines, as after `bash -c`, the words before it count.
+    """
     if len(line) > LONGEST_LINE:
-        return []
-    try:
-        shell_words.split(line)
-    except ValueError:
         return []
     return shell_words.active(line)
 

@@ -3,6 +3,7 @@
 It needs only the standard library, so that any Python of a node or an image can run it.
 """
 
+import getpass
 import os
 import socket
 import sys
@@ -92,9 +93,18 @@ def sbatch_job(words: SbatchWords) -> tuple[dict[str, Any], frozenset[str]]:
         "arguments": list(words.arguments),
         "folder": str(Path.cwd()),
         "host": socket.gethostname(),
+        "user": _user_name(),
         "environment": _environment(in_force, os.environ),
     }
     return {"sbatch": given}, frozenset(in_force)
+
+
+def _user_name() -> str:
+    """Return the name of this process' user; "" if the machine knows none."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""
 
 
 def _in_force(script: str, options: Sequence[Given]) -> Mapping[str, Given]:

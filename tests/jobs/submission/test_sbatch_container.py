@@ -180,3 +180,10 @@ def test_an_output_file_of_a_container_lies_in_a_writable_mount(
     except JobInvalid as error:
         problems = error.fields
     assert set(problems) == set(named)
+
+
+def test_the_users_name_is_that_of_the_submission(user: User, cluster: Cluster) -> None:
+    body = f"srun {IMAGE} --container-mounts=/scratch/$USER:/work a"
+    job = taken(user, body=body, user="ada1").job
+    assert job.mounts == ["/scratch/ada1:/work"]
+    assert job.environment == {"USER": "ada1", "SLURM_SUBMIT_DIR": "/home/ada"}

@@ -54,6 +54,7 @@ def test_an_empty_image_is_refused(text: str) -> None:
         (" /a:/b , /a:/b,", ["/a:/b"]),
         (".:/work", ["/home/me:/work"]),
         ("./x/../y:/y", ["/home/me/y:/y"]),
+        ("x/y:/y", ["/home/me/x/y:/y"]),
         ("", []),
     ],
 )
@@ -62,7 +63,7 @@ def test_mounts_of_pyxis_are_those_of_a_job(text: str, mounts: list[str]) -> Non
 
 
 @pytest.mark.parametrize(
-    "text", ["/a:b", "tmpfs:/tmp", "~/x:/x", "/a:/b:rox", "/a:/b:ro:x", "a:/b", "/a:/b:", ":/b"]
+    "text", ["/a:b", "tmpfs:/tmp", "~/x:/x", "/a:/b:rox", "/a:/b:ro:x", "/a:/b:", ":/b"]
 )
 def test_a_wrong_mount_is_refused(text: str) -> None:
     with pytest.raises(ValueFormatError, match="is no mount"):

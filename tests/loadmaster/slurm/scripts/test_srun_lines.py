@@ -34,6 +34,10 @@ def found(*lines: str, **variables: str) -> list[Found]:
         ["time /usr/bin/srun --container-image=x:1 a && echo done"],
         ['RUN="srun --container-image=x:1"', "$RUN python"],
         ["train() {", "  srun --container-image=x:1 python $1", "}", "train a"],
+        ['srun --container-image=x:1 bash -c "', "  python a", '"'],
+        ["RUN=(", "  srun -n1", '  "--container-image=x:1"', "  python", ")", '"${RUN[@]}"'],
+        ["sbatch <<EOF", "srun --container-image=y a", "EOF", "srun --container-image=x:1 b"],
+        ["A=$((1<<B))", "srun --container-image=x:1 b"],
         ["if true; then", "  srun --container-image=x:1 python", "fi"],
     ],
 )
