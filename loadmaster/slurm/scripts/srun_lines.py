@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from loadmaster import shell_words
 from loadmaster.slurm.options.reading import ScriptError, read_words
@@ -19,6 +20,12 @@ PREFIX = "container-"
 _OPTION = re.compile(r"--(?:no-)?container-[a-z-]+")
 _SRUN = re.compile(r"(?:.*[/(`])?srun")
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
+_SETTING = frozenset({"for", "select", "read", "mapfile", "readarray", "unset"})
+"""Commands that set the variables which their words name."""
+
+_SEPARATORS = frozenset({"then", "do", "else", "&&", "||", "{", "(", "!", "time", "export"})
+"""Words behind which an assignment may stand."""
+
 _DECLARATIONS = frozenset({"export", "readonly", "declare", "local", "typeset"})
 _ARRAY = re.compile(r"\s*(?:\w+\s+)*([A-Za-z_]\w*)(\+?)=\((.*)\)\s*(?:#.*)?", re.DOTALL)
 _ARRAY_BEGIN = re.compile(r"\s*(?:\w+\s+)*[A-Za-z_]\w*\+?=\([^)]*")
@@ -128,20 +135,33 @@ def _take_assignments(line: str, known: dict[str, str], *, is_certain: bool) -> 
     if array is not None:
         _assign(known, array[1], array[2], _expanded(array[3], known), is_certain=is_certain)
         return True
-    sets_all = False
-    for word, active in _words(line):
-        if word in _DECLARATIONS or (sets_all and word.startswith("-")):
-            sets_all = True
+    has_assigned = False
+    words = _words(line)
+    for word, active in words:
+        if word in _DECLARATIONS or (has_assigned and word.startswith("-")):
+            has_assigned = True
             continue
         match = _ASSIGNMENT.fullmatch(word.rstrip(";"))
         if match is None:
+            _forget_others([word for word, _ in words], known)
             return False
         value = match[3]
         if "$" in active or "`" in active:
             value = _expanded(value, known)
         _assign(known, match[1], match[2], value, is_certain=is_certain)
-        sets_all = True
-    return sets_all
+        has_assigned = True
+    return has_assigned
+
+
+def _forget_others(words: Sequence[str], known: dict[str, str]) -> None:
+    """Forget variables that a line may set behind another command, such as `test && A=1`."""
+    if words[0] in _SETTING:
+        for word in words[1:]:
+            known.pop(word, None)
+    for before, word in pairwise(words):
+        match = _ASSIGNMENT.fullmatch(word)
+        if match is not None and (before in _SEPARATORS or before.endswith((";", ")"))):
+            known.pop(match[1], None)
 
 
 def _assign(known: dict[str, str], name: str, plus: str, value: str, *, is_certain: bool) -> None:

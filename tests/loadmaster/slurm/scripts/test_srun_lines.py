@@ -52,6 +52,12 @@ def test_the_image_of_a_srun_line_is_known(lines: list[str]) -> None:
         (["srun --container-image=$(cat image) python"], "$(cat"),
         (["for I in a b; do", "srun --container-image=$I python", "done"], "$I"),
         (["if true; then", "I=a", "fi", "srun --container-image=$I python"], "$I"),
+        (["I=b", "[ $# = 1 ] && I=a", "srun --container-image=$I python"], "$I"),
+        (["I=b", "if true; then I=a; fi", "srun --container-image=$I python"], "$I"),
+        (["I=b", "if true; then export I=a; fi", "srun --container-image=$I python"], "$I"),
+        (["I=b", "read -r I <file", "srun --container-image=$I python"], "$I"),
+        (["I=b", "case x in", "a) I=a ;;", "esac", "srun --container-image $I python"], "$I"),
+        (["I=b", "for I in a b; do", "srun --container-image=$I python", "done"], "$I"),
         (["case x in", "a) I=a ;;", "esac", "srun --container-image $I python"], "$I"),
     ],
 )
