@@ -4,10 +4,10 @@ A job has one image and one list of mounts: those of its `#SBATCH` lines and com
 that all of its `srun` lines agree on.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
-from typing import Any
 
+from jobs.submission.sbatch.environment import exported_variables
 from jobs.submission.sbatch.reader import Reader
 from loadmaster.slurm.options.containers import image_name, mount_list
 from loadmaster.slurm.options.values import ValueFormatError
@@ -17,15 +17,6 @@ IMAGE = "container-image"
 MOUNTS = "container-mounts"
 NAME = "container-name"
 WORKING_FOLDER = "container-workdir"
-
-OF_THE_HOST = frozenset({
-    "HOME", "HOSTNAME", "LD_LIBRARY_PATH", "LD_PRELOAD", "LOGNAME", "PATH", "PWD", "PYTHONHOME",
-    "PYTHONPATH", "SHELL", "TMPDIR", "USER", "VIRTUAL_ENV", "XDG_RUNTIME_DIR",
-})  # fmt: skip
-"""Variables of the place of submission that `--export=ALL` does not bring into an image.
-
-They name folders and programs of another machine; those of the image hold.
-"""
 
 
 def put_container(reader: Reader) -> bool:
@@ -45,18 +36,15 @@ def put_container(reader: Reader) -> bool:
 
 
 def _variables(reader: Reader) -> dict[str, str]:
-    """Return the variables that a script can know before it runs: of the place of submission."""
+    """Return the variables that a script in a container can know before it runs."""
     variables: dict[str, str] = {}
-    for name, value in reader.parts["environment"].items():
+    for name, value in exported_variables(reader, in_container=True).items():
         if isinstance(value, str):
             variables[name] = value
-    for name, value in (
-        ("USER", reader.parts["user"]),
-        ("SLURM_SUBMIT_DIR", reader.parts["folder"]),
-        ("PWD", reader.folder),
-    ):
-        if value:
-            variables[name] = value
+    if reader.parts["folder"]:
+        variables["SLURM_SUBMIT_DIR"] = reader.parts["folder"]
+    if reader.folder:
+        variables["PWD"] = reader.folder
     return variables
 
 
@@ -212,13 +200,3 @@ def _sound_mounts(reader: Reader) -> list[str]:
     if not isinstance(mounts, list):
         return []
     return [mount for mount in mounts if isinstance(mount, str) and mount.count(":") in (1, 2)]
-
-
-def without_variables_of_host(reader: Reader, variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return variables of --export=ALL without those that an image has itself."""
-    named = reader.read("container-env", str, "").split(",")
-    kept: dict[str, Any] = {}
-    for name, value in variables.items():
-        if name not in OF_THE_HOST or name in named:
-            kept[name] = value
-    return kept

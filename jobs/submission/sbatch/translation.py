@@ -8,11 +8,9 @@ from typing import Any
 from jobs.submission.sbatch.container import (
     put_container,
     put_files_of_container,
-    without_variables_of_host,
 )
+from jobs.submission.sbatch.environment import put_environment
 from jobs.submission.sbatch.needs import (
-    Size,
-    divided_up,
     put_memory,
     put_resources,
     put_size,
@@ -23,7 +21,6 @@ from loadmaster.slurm.options.moments import moment
 from loadmaster.slurm.options.reading import (
     COMMAND_LINE,
     MAX_SCRIPT,
-    NAMED,
     Given,
     ScriptError,
     late_lines,
@@ -36,25 +33,6 @@ from loadmaster.slurm.options.sbatch_table import LEFT, REASONS, REFUSED, TREATM
 
 PARTS = ("script", "name", "options", "arguments", "folder", "host", "user", "environment")
 """Fields of `sbatch`."""
-
-REPEATED_OPTIONS = {
-    "account": "SLURM_JOB_ACCOUNT",
-    "cpus-per-gpu": "SLURM_CPUS_PER_GPU",
-    "cpus-per-task": "SLURM_CPUS_PER_TASK",
-    "distribution": "SLURM_DISTRIBUTION",
-    "gpu-bind": "SLURM_GPU_BIND",
-    "gpus": "SLURM_GPUS",
-    "gpus-per-node": "SLURM_GPUS_PER_NODE",
-    "gpus-per-socket": "SLURM_GPUS_PER_SOCKET",
-    "gpus-per-task": "SLURM_GPUS_PER_TASK",
-    "hint": "SLURM_HINT",
-    "ntasks-per-gpu": "SLURM_NTASKS_PER_GPU",
-    "ntasks-per-node": "SLURM_NTASKS_PER_NODE",
-    "qos": "SLURM_JOB_QOS",
-    "reservation": "SLURM_JOB_RESERVATION",
-    "threads-per-core": "SLURM_THREADS_PER_CORE",
-}
-"""Slurm's variables that repeat the value of an option that is given."""
 
 DEFAULT_NAME = "sbatch"
 """Name of a job whose script comes from standard input."""
@@ -106,8 +84,7 @@ def _submitted(reader: Reader) -> Submitted:
     _put_script_and_files(reader, in_container=in_container)
     # Slurm never starts a script again after its own failure.
     reader.put("preemptible", "requeue" in reader.options, "requeue")
-    environment = _environment(reader, size, in_container=in_container)
-    reader.result.fields["environment"] = environment
+    put_environment(reader, size, in_container=in_container)
     _options_without_meaning(reader)
     if reader.problems:
         raise ScriptError(list(dict.fromkeys(reader.problems)))
@@ -217,58 +194,3 @@ def _put_script_and_files(reader: Reader, *, in_container: bool) -> None:
     reader.put("folder", reader.folder, "chdir")
     reader.put("output", output, "output")
     reader.put("error_output", error_output, "error")
-
-
-def _environment(reader: Reader, size: Size, *, in_container: bool) -> dict[str, Any]:
-    """Return the variables of `--export`, and those that repeat what the options say."""
-    wanted = reader.read("export", values.exported, values.Exported())
-    variables = dict(reader.parts["environment"])
-    of_user: dict[str, Any] = {}
-    if in_container and reader.parts["user"]:
-        of_user["USER"] = reader.parts["user"]  # scripts name folders by it
-    if in_container and wanted.all:
-        variables = without_variables_of_host(reader, variables)
-    if not wanted.all:
-        variables = {name: variables[name] for name in variables if name in wanted.names}
-    missing = sorted(wanted.names - variables.keys())
-    for name in missing[:NAMED]:
-        reader.warn("export", f"{name} is not set where it was submitted, and left out")
-    if len(missing) > NAMED:
-        reader.warn("export", f"{len(missing) - NAMED} more names are not set there either")
-    return {**of_user, **variables, **wanted.values, **_slurm_variables(reader, size)}
-
-
-def _slurm_variables(reader: Reader, size: Size) -> dict[str, str]:
-    """Return Slurm's variables about options, tasks and the place of submission."""
-    variables = dict[str, str]()
-    if {"ntasks", "ntasks-per-node", "ntasks-per-gpu"} & reader.options.keys():
-        variables["SLURM_NTASKS"] = str(size.tasks)
-        variables["SLURM_NPROCS"] = str(size.tasks)
-    # Without shared GPUs each task is a unit, whose node tells the number.
-    if size.tasks_of_unit > 1:
-        variables["SLURM_TASKS_PER_NODE"] = _tasks_by_node(size)
-    for option, name in REPEATED_OPTIONS.items():
-        if option in reader.options:
-            variables[name] = reader.options[option].value
-    for option, name in (("mem", "SLURM_MEM_PER_NODE"), ("mem-per-cpu", "SLURM_MEM_PER_CPU")):
-        memory_gb = reader.read(option, values.memory_gb, 0.0)
-        if memory_gb:
-            variables[name] = str(divided_up(round(memory_gb * 1e9), 2**20))  # MiB
-    if reader.parts["folder"]:
-        variables["SLURM_SUBMIT_DIR"] = reader.parts["folder"]
-    if reader.parts["host"]:
-        variables["SLURM_SUBMIT_HOST"] = reader.parts["host"]
-    return variables
-
-
-def _tasks_by_node(size: Size) -> str:
-    """Return the tasks of each node as Slurm writes them: 8 on 3 nodes as 3(x2),2."""
-    least, nodes_with_one_more = divmod(size.tasks, size.units)
-    others = size.units - nodes_with_one_more
-    texts = list[str]()
-    for tasks, nodes in ((least + 1, nodes_with_one_more), (least, others)):
-        if nodes == 1:
-            texts.append(str(tasks))
-        elif nodes > 1:
-            texts.append(f"{tasks}(x{nodes})")
-    return ",".join(texts)

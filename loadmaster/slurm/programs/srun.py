@@ -90,6 +90,7 @@ def main() -> int:
         if "SLURM_JOB_ID" not in env or "LOADMASTER_RUN_DIR" not in env:
             raise StepError("it runs inside a batch script alone; submit one that calls it")
         options, step = read_step(words, env)
+        unmounted = other_mounts(options, env)
     except ScriptError as error:
         say(f"error: {error}")
         return BAD_OPTION
@@ -98,6 +99,8 @@ def main() -> int:
         return 1
     for name in sorted(options.keys() - USED - SILENT):
         say(f"warning: --{name} has no meaning here and is left out")
+    for mount in unmounted:
+        say(f"warning: {mount} is no mount of the job; give --container-mounts to sbatch")
 
     # Hold the step's cores and GPUs, once other steps of the job leave enough. A step that shares
     # those of other steps holds none, and sees as many GPUs as it asks for.
@@ -171,7 +174,7 @@ def _refuse(options: Mapping[str, str], env: Mapping[str, str]) -> None:
 
 
 def _refuse_other_container(options: Mapping[str, str], env: Mapping[str, str]) -> None:
-    """Raise StepError for an image or a mount that the script's own container has not."""
+    """Raise StepError for another image than that of the script's own container."""
     named = options.get("container-image", options.get("container-name"))
     own_image = env.get(IMAGE, "")
     if named is not None and not own_image:
@@ -180,12 +183,16 @@ def _refuse_other_container(options: Mapping[str, str], env: Mapping[str, str]) 
     if "container-image" in options and image_name(options["container-image"]) != own_image:
         reason = f"{options['container-image'][:80]} is not the job's image, {own_image}"
         raise StepError(f"{reason}; submit a job of its own for it")
-    if "container-mounts" in options and own_image:
-        own_mounts = [mount.removesuffix(":rw") for mount in env.get(MOUNTS, "").split(",")]
-        for mount in mount_list(options["container-mounts"], env.get("SLURM_SUBMIT_DIR", "")):
-            if mount not in own_mounts:
-                reason = f"{mount} is no mount of the job"
-                raise StepError(f"{reason}; give --container-mounts to sbatch")
+
+
+def other_mounts(options: Mapping[str, str], env: Mapping[str, str]) -> list[str]:
+    """Return the mounts of a step whose targets are no mounts of the script's container.
+
+    Their sources are not compared: variables such as PWD differ between container and node.
+    """
+    own_targets = {mount.split(":")[1] for mount in env.get(MOUNTS, "").split(",") if mount}
+    mounts = mount_list(options.get("container-mounts", ""), env.get("SLURM_SUBMIT_DIR", ""))
+    return [mount for mount in mounts if mount.split(":")[1] not in own_targets]
 
 
 def _from_environment(of_command_line: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:

@@ -187,3 +187,20 @@ def test_the_users_name_is_that_of_the_submission(user: User, cluster: Cluster) 
     job = taken(user, body=body, user="ada1").job
     assert job.mounts == ["/scratch/ada1:/work"]
     assert job.environment == {"USER": "ada1", "SLURM_SUBMIT_DIR": "/home/ada"}
+
+
+def test_exported_values_are_known_on_srun_lines(user: User, cluster: Cluster) -> None:
+    body = "srun --container-image=$IMG --container-mounts=$DATA:/data a"
+    job = taken(user, "--export=ALL,IMG=x:1,DATA", body=body, environment={"DATA": "/d"}).job
+    assert (job.image, job.mounts) == ("x:1", ["/d:/data"])
+
+
+def test_a_variable_that_the_container_does_not_get_is_not_known(
+    user: User, cluster: Cluster
+) -> None:
+    body = f"srun {IMAGE} --container-mounts=$HOME:/home a"
+    environment = {"HOME": "/home/ada"}
+    problem = refused(user, "--export=ALL", body=body, environment=environment)["sbatch"][0]
+    assert "$HOME:/home is known only when the script runs; give its variables by" in problem
+    job = taken(user, "--export=ALL,HOME", body=body, environment=environment).job
+    assert job.mounts == ["/home/ada:/home"]

@@ -5,7 +5,15 @@ import re
 import pytest
 
 from loadmaster.slurm.options.reading import ScriptError
-from loadmaster.slurm.programs.srun import SILENT, SRUN, USED, StepError, gpu_variables, read_step
+from loadmaster.slurm.programs.srun import (
+    SILENT,
+    SRUN,
+    USED,
+    StepError,
+    gpu_variables,
+    other_mounts,
+    read_step,
+)
 from loadmaster.slurm.steps.running import Step, ranges, worded
 
 ALONE = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURMD_NODENAME": "n1"}
@@ -203,8 +211,6 @@ def test_a_step_in_the_container_of_its_job_runs(words: tuple[str, ...]) -> None
     ("env", "words", "said"),
     [
         (IN_IMAGE, "--container-image=other:1", "other:1 is not the job's image, nvcr.io/a/b:1"),
-        (IN_IMAGE, "--container-mounts=/b", "/b:/b is no mount of the job; give --container-m"),
-        (IN_IMAGE, "--container-mounts=/c:/d", "/c:/d is no mount of the job"),
         (ONE, "--container-image=nvcr.io#a/b:1", "the script runs without an image; give"),
         (ONE, "--container-name=x", "the script runs without an image"),
     ],
@@ -214,6 +220,13 @@ def test_a_step_in_another_container_than_the_jobs_is_refused(
 ) -> None:
     with pytest.raises(StepError, match=re.escape(said)):
         step(env, words)
+
+
+def test_mounts_that_the_job_has_not_are_named() -> None:
+    options = {"container-mounts": "/b,/other:/d,/home/ada:/a"}
+    assert other_mounts(options, IN_IMAGE) == ["/b:/b"]
+    assert other_mounts(options, ONE) == ["/b:/b", "/other:/d", "/home/ada:/a"]
+    assert other_mounts({}, ONE) == []
 
 
 def test_a_step_begins_in_the_working_folder_of_its_container() -> None:
