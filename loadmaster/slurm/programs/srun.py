@@ -175,13 +175,17 @@ def _refuse(options: Mapping[str, str], env: Mapping[str, str]) -> None:
 
 def _refuse_other_container(options: Mapping[str, str], env: Mapping[str, str]) -> None:
     """Raise StepError for another image than that of the script's own container."""
-    named = options.get("container-image", options.get("container-name"))
+    if not {"container-image", "container-name"} & options.keys():
+        return
     own_image = env.get(IMAGE, "")
-    if named is not None and not own_image:
+    if not own_image:
         reason = "the script runs without an image"
         raise StepError(f"{reason}; give --container-image to sbatch, or as an #SBATCH line")
-    if "container-image" in options and image_name(options["container-image"]) != own_image:
-        reason = f"{options['container-image'][:80]} is not the job's image, {own_image}"
+
+    # A name alone stands for the container of an earlier step, which is the job's.
+    image = options.get("container-image")
+    if image is not None and image_name(image) != image_name(own_image):
+        reason = f"{image[:80]} is not the job's image, {own_image}"
         raise StepError(f"{reason}; submit a job of its own for it")
 
 
