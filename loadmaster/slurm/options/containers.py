@@ -14,6 +14,9 @@ _SQUASH_FILES = (".sqsh", ".squashfs", ".sqfs", ".squash")
 _USER = re.compile(r"[^@/#]+@(?!sha256:)")
 
 _IN_MEMORY = "tmpfs"
+_REGISTRY = re.compile(r"[A-Za-z][\w-]*(?:\.[A-Za-z][\w-]*)+")
+"""Name of a host alone: what is left of nvcr.io#nvidia/... where # begins a comment."""
+
 _READ_ONLY = "ro"
 _FLAGS = frozenset({
     _READ_ONLY, "rw", "bind", "rbind", "private", "rprivate", "shared", "rshared", "slave",
@@ -43,6 +46,11 @@ def image_name(text: str) -> str:
     if not last_part or len(name) > LONGEST:
         form = "write one such as nvcr.io#nvidia/pytorch:24.01-py3"
         raise ValueFormatError(f"{text[:80]!r} is no image; {form}")
+    if _REGISTRY.fullmatch(name):
+        remedy = (
+            "write all of nvcr.io\\#nvidia/pytorch:24.01-py3, in #SBATCH lines with the backslash"
+        )
+        raise ValueFormatError(f"{text[:80]!r} is a registry without an image; {remedy}")
     if ":" not in last_part and "@" not in last_part:
         name += ":latest"
     return name

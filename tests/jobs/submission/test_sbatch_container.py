@@ -10,7 +10,7 @@ from jobs.submission.validation import JobInvalid, JobRequest, validate_job
 from loadmaster.features import features_with
 from tests.builders import a_cluster, a_node, a_team, a_user
 
-IMAGE = "--container-image=nvcr.io#nvidia/pytorch:24.01-py3"
+IMAGE = r"--container-image=nvcr.io\#nvidia/pytorch:24.01-py3"
 NAME = "nvcr.io/nvidia/pytorch:24.01-py3"
 
 
@@ -26,7 +26,7 @@ def cluster(db: None) -> Cluster:
     return cluster
 
 
-def taken(user: User, *lines: str, body: str = "true", **parts: Any) -> JobRequest:
+def taken(user: User, /, *lines: str, body: str = "true", **parts: Any) -> JobRequest:
     """A job of a script with these `#SBATCH` lines and this text behind them."""
     own = parts.pop("own", {})
     text = "\n".join(["#!/bin/bash", *(f"#SBATCH {line}" for line in lines), body, ""])
@@ -34,7 +34,7 @@ def taken(user: User, *lines: str, body: str = "true", **parts: Any) -> JobReque
     return validate_job(user, {**own, "sbatch": given})
 
 
-def refused(user: User, *lines: str, **parts: Any) -> dict[str, list[str]]:
+def refused(user: User, /, *lines: str, **parts: Any) -> dict[str, list[str]]:
     with pytest.raises(JobInvalid) as raised:
         taken(user, *lines, **parts)
     return raised.value.fields
@@ -109,6 +109,7 @@ def test_the_fields_of_a_job_hold_over_its_scripts_options(user: User, cluster: 
             "line 2: --container-image: '/a.sqsh' is a squash",
         ),
         (["--container-image=/a.sqsh"], "", "line 2: --container-image: '/a.sqsh' is a squash"),
+        (["--container-image=nvcr.io#a/b:1"], "", "'nvcr.io' is a registry without an image"),
         (["--container-name=x"], "", "line 2: --container-name: containers of earlier jobs are"),
         ([], "srun --container-name=x a", "line 2: --container-name: containers of earlier jobs"),
         ([], "eval 'srun --container-image=x y'", "line 2: its image cannot be read; give"),

@@ -37,6 +37,12 @@ def test_a_squash_file_is_refused_by_name(text: str) -> None:
         image_name(text)
 
 
+@pytest.mark.parametrize("text", ["nvcr.io", "docker://registry.example.org"])
+def test_a_registry_without_an_image_is_refused(text: str) -> None:
+    with pytest.raises(ValueFormatError, match="is a registry without an image"):
+        image_name(text)
+
+
 @pytest.mark.parametrize("text", ["", "docker://", "nvcr.io#"])
 def test_an_empty_image_is_refused(text: str) -> None:
     with pytest.raises(ValueFormatError, match="is no image"):

@@ -5,9 +5,9 @@ import re
 import pytest
 
 from loadmaster.slurm.options.reading import ScriptError
+from loadmaster.slurm.options.srun_table import SRUN
 from loadmaster.slurm.programs.srun import (
     SILENT,
-    SRUN,
     USED,
     StepError,
     gpu_variables,
