@@ -11,7 +11,7 @@ from django.db import connections, router
 from django.db.models import QuerySet
 
 from jobs.models import Job, JobArray
-from loadmaster.slurm.numbers import MOST_NUMBER
+from loadmaster.slurm.scripts.numbers import MOST_NUMBER
 
 # A sequence of PostgreSQL is never locked: submissions that run at a time do not wait for another.
 _FROM_SEQUENCE = "SELECT nextval('jobs_jobcounter_id_seq') FROM generate_series(1, %s)"

@@ -14,7 +14,7 @@ from controlplane.web.operators import is_operator
 from jobs.assignment_lifecycle import LIVE
 from jobs.lifecycle import JobState
 from jobs.models import Assignment, AssignmentSlot, Job, JobArray, Membership, Team
-from loadmaster.slurm.numbers import read_number
+from loadmaster.slurm.scripts.numbers import read_number
 
 OTHERS = "another team's job"
 """Placeholder for the name of an invisible job."""

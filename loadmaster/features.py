@@ -23,6 +23,9 @@ LOG_ENDS = "log_ends"
 PROGRAMS = "programs"
 """The feature of agents that let the programs beside a script, such as squeue, ask the server."""
 
+CONTAINER_SCRIPTS = "container_scripts"
+"""The feature of agents that run batch scripts in images."""
+
 ISOLATED = "isolated"
 """The feature of agents whose processes of one team see nothing of another's."""
 
@@ -31,7 +34,7 @@ SHARED = "shared"
 
 FEATURES = frozenset(
     {*RUNTIMES, "emulated", "checkpoint", "steps_quota", "lease_guard"}
-    | {GANG, LIMITS, SIGNAL, BATCH, LOG_ENDS, PROGRAMS}
+    | {GANG, LIMITS, SIGNAL, BATCH, LOG_ENDS, PROGRAMS, CONTAINER_SCRIPTS}
 )
 """Features of an agent of this version; a LaunchSpec that needs others is REJECTED."""
 

@@ -15,7 +15,7 @@ from clusters.models import Cluster, Node
 from clusters.models.clusters import Profiling
 from clusters.models.nodes import Role, State, runtimes_of
 from jobs.models import Job
-from loadmaster.slurm.constraints import satisfied
+from loadmaster.slurm.options.constraints import satisfied
 
 RETURN_PATIENCE = timedelta(minutes=10)
 """Time for which unknown kinds wait for a lost profiling node."""

@@ -20,6 +20,7 @@ from loadmaster.agent.guarding import guard
 from loadmaster.agent.node.machine import boot_id
 from loadmaster.agent.runtimes.base import NO_LIMITS, Exit, Launch, Limits, RunId, RunState
 from loadmaster.agent.runtimes.docker import DockerEngine, DockerOptions, DockerRuntime
+from loadmaster.agent.runtimes.programs import NO_SERVER
 from loadmaster.protocol import LaunchSpec
 from tests.builders_agent import a_spec, until
 
@@ -63,9 +64,10 @@ class Site:
         self.options = options(**changes)
         self.runtime = self.another()
 
-    def another(self) -> DockerRuntime:
+    def another(self, server: Mapping[str, object] = NO_SERVER) -> DockerRuntime:
         """A runtime over the same folder and containers, as a restarted agent has it."""
-        return DockerRuntime(self.state_dir / "runs", DockerEngine(), self.owner, self.options)
+        runs = self.state_dir / "runs"
+        return DockerRuntime(runs, DockerEngine(), self.owner, self.options, server=server)
 
     def prepare(
         self,

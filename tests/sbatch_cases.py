@@ -180,6 +180,8 @@ ARRAYS = (
          "--array=1-5:2", M, "-Cfast"),
     steps("numbers of elements", ("echo $SLURM_JOB_ID >> ids\n", "-a", "1-3"),
           ("sort -u ids | wc -l; rm ids\n", "-d", "afterok:{0}")),
+    case("array with an index twice", "echo $SLURM_ARRAY_TASK_COUNT >> counts\n", "-a", "1,3,1-2%1",
+         M),
     case("array outputs", "echo $SLURM_ARRAY_TASK_ID\n", "-a", "0,7", "-o", "o-%A-%a-%3a.txt"),
     case("array in brackets", "echo $SLURM_ARRAY_TASK_COUNT >> counts\n", "-a", "[1-3]%2",
          "-o", "/dev/null"),

@@ -11,11 +11,11 @@ import pytest
 
 from jobs.submission.array_expression import array_indices
 from jobs.submission.fields import FieldError
-from loadmaster.slurm import values
-from loadmaster.slurm.moments import moment
-from loadmaster.slurm.options import COMMAND_LINE, ScriptError, read_words
-from loadmaster.slurm.sbatch_options import ALIASES, VALUES
-from loadmaster.slurm.values import ValueFormatError
+from loadmaster.slurm.options import values
+from loadmaster.slurm.options.moments import moment
+from loadmaster.slurm.options.reading import COMMAND_LINE, ScriptError, read_words
+from loadmaster.slurm.options.sbatch_table import ALIASES, VALUES
+from loadmaster.slurm.options.values import ValueFormatError
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(120)]
 

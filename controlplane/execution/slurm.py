@@ -7,8 +7,8 @@ from math import ceil
 
 from jobs.models import Assignment, Job
 from loadmaster.protocol import Host
-from loadmaster.slurm.files import filled
-from loadmaster.slurm.nodelists import compress
+from loadmaster.slurm.scripts.file_names import filled
+from loadmaster.slurm.scripts.nodelists import compress
 
 NO_INDEX = "4294967294"
 """Slurm's `%a` outside of an array."""

@@ -305,6 +305,11 @@ class Job(models.Model):
         return self.units > 1 or bool(self.script)
 
     @property
+    def needs_container_scripts(self) -> bool:
+        """Return True if its agents must know scripts in images."""
+        return bool(self.script) and self.runtime == "docker"
+
+    @property
     def runs_on_first_seat(self) -> bool:
         """Return True if its process runs on its first seat alone; the others are held for it."""
         return self.batch and self.processes == "first"

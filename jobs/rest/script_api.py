@@ -30,7 +30,7 @@ from jobs.numbers import arrays_with_numbers, jobs_with_numbers
 from jobs.selectors import live_assignments, visible_jobs
 from jobs.submission.refusals import JobConflict
 from jobs.submission.validation import JobInvalid
-from loadmaster.slurm.numbers import read_number
+from loadmaster.slurm.scripts.numbers import read_number
 
 MOST_ROWS = 10_000
 """Jobs of one answer: the elements of the largest array."""
@@ -178,7 +178,7 @@ def _named(jobs: QuerySet[Job], reference: str) -> Job | JobArray | None:
 
 
 def _rows(jobs: list[Job]) -> list[dict[str, Any]]:
-    """Return jobs in the form that `loadmaster.slurm.listing.Row` describes."""
+    """Return jobs in the form that `loadmaster.slurm.programs.listing.Row` describes."""
     nodes: dict[Any, list[str]] = {}
     for assignment in live_assignments().filter(job__in=[job.pk for job in jobs]):
         nodes.setdefault(assignment.job_id, []).append(assignment.node.name)

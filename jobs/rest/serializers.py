@@ -15,7 +15,7 @@ from jobs.selectors import fraction_of
 from jobs.services import job_data
 from jobs.wording.explanation import explain
 from loadmaster.protocol import AssignmentState
-from loadmaster.slurm.options import MAX_SCRIPT
+from loadmaster.slurm.options.reading import MAX_SCRIPT
 
 
 class PlacementSerializer(serializers.Serializer[Any]):

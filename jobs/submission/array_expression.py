@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain
 
 from jobs.submission.fields import FieldError, called
 
@@ -34,8 +34,10 @@ class ArraySpec:
 def array_indices(value: object) -> ArraySpec:
     """Array of an expression: indices and ranges with steps, `%N` at its end for a limit.
 
-    Raises FieldError: no text, empty, indices doubled or above MAX_INDEX, a range from high to
-    low, a step or limit of 0, or more than MAX_ELEMENTS elements.
+    As of Slurm, an index that is named twice counts once.
+
+    Raises FieldError: no text, empty, indices above MAX_INDEX, a range from high to low, a step or
+    limit of 0, or more than MAX_ELEMENTS elements.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
@@ -49,10 +51,7 @@ def array_indices(value: object) -> ArraySpec:
     ranges = [_indices(piece) for piece in text.split(",")]
     if (count := sum(map(len, ranges))) > MAX_ELEMENTS:
         raise _too_many(count)
-    indices = sorted(chain.from_iterable(ranges))
-    doubled = next((a for a, b in pairwise(indices) if a == b), None)
-    if doubled is not None:
-        raise FieldError(f"has the index {doubled} twice; name each index once")
+    indices = sorted(set(chain.from_iterable(ranges)))
     return ArraySpec(tuple(indices), _limit(limit) if percent else None, text)
 
 

@@ -15,7 +15,7 @@ from clusters.models.nodes import Role
 from jobs.kinds import KindKey, kinds_for
 from jobs.models import Kind, Team
 from jobs.roles import teams_to_submit_to
-from loadmaster.slurm.constraints import ALTERNATIVE, satisfied
+from loadmaster.slurm.options.constraints import ALTERNATIVE, satisfied
 from policies.contract.plan import available, demanded
 
 

@@ -8,9 +8,9 @@ from datetime import date, datetime, timedelta, tzinfo
 from difflib import get_close_matches
 
 from loadmaster import shell_words
-from loadmaster.slurm.constraints import ALTERNATIVE
-from loadmaster.slurm.options import NAMED, text_problems
-from loadmaster.slurm.values import SINGLETON, ValueFormatError, end_signal
+from loadmaster.slurm.options.constraints import ALTERNATIVE
+from loadmaster.slurm.options.reading import NAMED, text_problems
+from loadmaster.slurm.options.values import SINGLETON, ValueFormatError, end_signal
 
 ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REGISTRY = r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d{1,5})?"

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, tzinfo
 from functools import partial
+from pathlib import PurePosixPath
 from typing import Any, TypeVar
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -14,17 +15,19 @@ from django.utils import timezone
 from clusters.models import Cluster
 from clusters.models.clusters import Profiling
 from jobs.models import Dependency, Job, Secret, Team
-from jobs.submission import fields, sbatch
+from jobs.submission import fields
 from jobs.submission.array_expression import ArraySpec, array_indices
 from jobs.submission.feasibility import Demand, Infeasible, Inventory
 from jobs.submission.fields import FieldError
 from jobs.submission.quotas import above_limits
+from jobs.submission.sbatch.needs import move_gpu_types
+from jobs.submission.sbatch.translation import job_fields
 from jobs.submission.seats import wrong_seats
 from jobs.submission.shell_syntax import shell_warnings
 from jobs.submission.waits import Waits, waits_of
 from jobs.submission.warnings import warnings_of
 from loadmaster.features import RUNTIMES
-from loadmaster.slurm.options import ScriptError
+from loadmaster.slurm.options.reading import ScriptError
 
 T = TypeVar("T")
 
@@ -160,7 +163,7 @@ class _Reading:
         no_team = "you are no team's member, who alone submit; ask an operator to make you one"
         team = self._named("team", self.inventory.teams(self.user), no_team)
         zone = ZoneInfo(cluster.timezone) if cluster else UTC
-        self._read_sbatch(zone)
+        self._read_sbatch(zone, cluster)
         plain = {name: self._read(name, *reading) for name, reading in _PLAIN.items()}
         if "name" not in self.data:
             self._problem("name", "is missing; give the job a short name")
@@ -229,14 +232,19 @@ class _Reading:
         place = f"{self.places[name]}: " if name in self.places else ""
         self.problems.setdefault(name, []).append(place + message)
 
-    def _read_sbatch(self, zone: tzinfo) -> None:
+    def _read_sbatch(self, zone: tzinfo, cluster: Cluster | None) -> None:
         """Take the fields of a script for Slurm; those that the job has itself hold."""
         if "sbatch" not in self.data:
             return
         try:
-            submitted = sbatch.job_fields(self.data["sbatch"], self.now.astimezone(zone))
+            now = self.now.astimezone(zone)
+            submitted = job_fields(self.data["sbatch"], now, own=self.data)
         except ScriptError as error:
             raise JobInvalid({**self.problems, "sbatch": list(error.problems)}) from None
+        if cluster and "labels" in submitted.fields:
+            nodes = self.inventory.capacities(cluster)
+            labels = frozenset[str]().union(*(node.labels for node in nodes))
+            move_gpu_types(submitted, self.inventory.gpu_types, labels)
         own = set(self.data)
         self.data = {**submitted.fields, **self.data}
         self.places = {n: place for n, place in submitted.places.items() if n not in own}
@@ -299,12 +307,28 @@ class _Reading:
         return command
 
     def _check_script(self, runtime: str) -> None:
-        if runtime != "process":
-            self._problem("script", "is run by the process runtime; leave the image out")
         for name in ("output", "error_output"):
-            path = str(self.data.get(name, "/"))
+            if name not in self.data:
+                continue
+            path = str(self.data[name])
             if not path.startswith("/") and "folder" not in self.data:
                 self._problem(name, "is a file in the job's folder; give a folder, or a whole path")
+            elif runtime == "docker" and not self._is_mounted(path):
+                remedy = "mount one, or leave the file out: the log has the output"
+                self._problem(name, f"is in no folder that the job mounts and may write; {remedy}")
+
+    def _is_mounted(self, path: str) -> bool:
+        """Return True if a file of a container lies in a mount that the job may write."""
+        file = PurePosixPath(str(self.data.get("folder", "/"))) / path
+        try:
+            mounts = fields.mounts(self.data.get("mounts", []))
+        except FieldError:
+            return True  # the problem is noted with the mounts
+        for mount in mounts:
+            _, target, *mode = mount.split(":")
+            if file.is_relative_to(target) and mode != ["ro"]:
+                return True
+        return False
 
     def _environment(self, team: Team | None) -> dict[str, str | dict[str, str]]:
         none: dict[str, str | dict[str, str]] = {}

@@ -17,8 +17,8 @@ from jobs.lifecycle import ACTIVE
 from jobs.models import Condition, Dependency, Job, JobArray, UnfinishedArray
 from jobs.numbers import arrays_with_numbers, jobs_with_numbers
 from jobs.selectors import visible_jobs
-from loadmaster.slurm.numbers import read_number
-from loadmaster.slurm.values import SINGLETON
+from loadmaster.slurm.options.values import SINGLETON
+from loadmaster.slurm.scripts.numbers import read_number
 
 AFTERCORR = "aftercorr"
 """Condition of an array: each element waits until that of the same index has completed."""

@@ -5,7 +5,7 @@ from math import inf
 
 from clusters.models.clusters import Profiling
 from jobs.models import Job
-from loadmaster.slurm.values import end_signal
+from loadmaster.slurm.options.values import end_signal
 
 
 def warnings_of(job: Job) -> Iterator[str]:

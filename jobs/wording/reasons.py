@@ -24,6 +24,7 @@ COST_OF_WAITING = (
 
 FEATURES: Mapping[str, str] = {
     "limits": "time limits", "signal": "signals before the end", "batch": "scripts and units",
+    "container_scripts": "scripts in images",
 }  # fmt: skip
 """Words of what agents may be too old for."""
 

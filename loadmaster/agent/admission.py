@@ -9,7 +9,7 @@ from loadmaster.agent.journal import Entry
 from loadmaster.agent.runtimes.base import RunId, Warned, is_safe_id
 from loadmaster.features import FEATURES
 from loadmaster.protocol import PROTOCOL_VERSION, DeviceReport, LaunchSpec, ReasonClass
-from loadmaster.slurm.values import end_signal
+from loadmaster.slurm.options.values import end_signal
 from loadmaster.training.gangs.connection import join_address, parse_address
 
 PASSED_ON = ("HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "TMPDIR")
@@ -45,8 +45,6 @@ def objection(
         )
     elif spec.runtime != runtime:
         problem = f"this agent runs jobs by the runtime {runtime}, not {spec.runtime}"
-    elif spec.script and runtime != "process":
-        problem = "scripts are run by agents with the runtime process alone"
     elif spec.world_size > 1 and meeting_place(spec) is None:
         problem = (
             "the node of rank 0 has no address where other ranks reach it: docs/agent.md, Gangs"

@@ -134,7 +134,9 @@ def runtime_of(config: AgentConfig, identity: machine.Identity, leave: threading
     try:
         options = docker.DockerOptions.read(config.docker)
         engine = docker.DockerEngine(options.host)
-        return docker.DockerRuntime(runs, engine, identity.machine_id, options)
+        return docker.DockerRuntime(
+            runs, engine, identity.machine_id, options, server=server_access(config)
+        )
     except docker.OptionError as error:
         raise ConfigError(f"--docker: {error}") from error
     except docker.EngineDownError as error:

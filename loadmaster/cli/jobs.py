@@ -30,10 +30,11 @@ from loadmaster.cli.output import (
     warn,
 )
 from loadmaster.cli.references import job_id, target
-from loadmaster.cli.sbatch import OPTION, SubmitCommand, read_sbatch, sbatch_job
+from loadmaster.cli.sbatch import OPTION, SubmitCommand
 from loadmaster.client import ENDED, ApiError, Client
 from loadmaster.client.job_file import parse_settings, read_job_file
 from loadmaster.client.results import Job, StartNow, Submission, SubmissionForecast
+from loadmaster.slurm.scripts.submission import read_sbatch, sbatch_job
 
 JobId = Annotated[
     str, Argument(help="The job's name, number, or its id or the beginning of it.", metavar="JOB")

@@ -23,6 +23,7 @@ from typer import Option
 from loadmaster.client import ApiError, AuthenticationError, Client, InvalidError, LoadmasterError
 from loadmaster.client.account import credentials
 from loadmaster.client.results import Element, Job, JobArray, Node, Placement
+from loadmaster.slurm.options.reading import ScriptError
 from loadmaster.strict_yaml import DocumentError
 
 Json = Annotated[bool, Option("--json", help="Answer in JSON.")]
@@ -86,7 +87,7 @@ def exit_on_error() -> Iterator[None]:
     except InvalidError as error:
         complain(error)
         raise typer.Exit(USAGE) from None
-    except DocumentError as error:
+    except (DocumentError, ScriptError) as error:
         fail(str(error), USAGE)
     except AuthenticationError as error:
         fail(f"{error.detail} (loadmaster login gives a new token)", FAILURE)

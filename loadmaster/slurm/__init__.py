@@ -1,1 +1,1 @@
-"""Scripts for Slurm's sbatch: options, numbers of jobs, names of files. Pure."""
+"""Scripts for Slurm: options, what scripts see, steps, and the programs beside them. Pure."""

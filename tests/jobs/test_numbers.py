@@ -9,7 +9,7 @@ from django.db import connection, transaction
 from jobs import services
 from jobs.models import Job, JobArray, JobCounter
 from jobs.numbers import arrays_with_numbers, jobs_with_numbers, take_numbers
-from loadmaster.slurm.numbers import MOST_NUMBER
+from loadmaster.slurm.scripts.numbers import MOST_NUMBER
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user, at
 from tests.builders_jobs import job_fields
 

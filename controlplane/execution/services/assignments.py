@@ -47,7 +47,16 @@ from jobs.assignment_lifecycle import (
 from jobs.launch_tokens import launch_token
 from jobs.models import Assignment, Job
 from jobs.secrets import SecretMissing, reveal_references
-from loadmaster.features import BATCH, GANG, ISOLATED, LIMITS, LOG_ENDS, PROGRAMS, SIGNAL
+from loadmaster.features import (
+    BATCH,
+    CONTAINER_SCRIPTS,
+    GANG,
+    ISOLATED,
+    LIMITS,
+    LOG_ENDS,
+    PROGRAMS,
+    SIGNAL,
+)
 from loadmaster.protocol import Accept, AssignmentState, LaunchSpec, ReasonClass, StateReport
 from profiling.reports import FASTEST
 
@@ -126,6 +135,7 @@ def required_features(job: Job, assignment: Assignment, checkpoint_place: str) -
         "steps_quota": assignment.steps_quota is not None,
         GANG: is_rank(assignment),
         BATCH: job.needs_batch,
+        CONTAINER_SCRIPTS: job.needs_container_scripts,
         LIMITS: job.needs_limits,
         SIGNAL: job.needs_signal,
     }

@@ -26,8 +26,8 @@ from controlplane.loop.live.live_assignments import LiveAssignment, LiveAssignme
 from controlplane.loop.live.rows import DeviceRow, NodeRow, Rows, is_ready
 from jobs.lifecycle import JobState
 from jobs.models import Job, Team
-from loadmaster.features import BATCH, LIMITS, SIGNAL
-from loadmaster.slurm.constraints import satisfied
+from loadmaster.features import BATCH, CONTAINER_SCRIPTS, LIMITS, SIGNAL
+from loadmaster.slurm.options.constraints import satisfied
 from policies.contract.labels import (
     apart_label,
     feature_label,
@@ -68,7 +68,7 @@ AS_STORED = (
     "may_mix", "may_share", "batch", "exclusive", "preemptible", "units", "units_per_node", "nodes",
 )  # fmt: skip
 
-KNOWN_TO_AGENTS = (BATCH, LIMITS, SIGNAL)
+KNOWN_TO_AGENTS = (BATCH, CONTAINER_SCRIPTS, LIMITS, SIGNAL)
 """Features that some agents have not, and so labels of nodes."""
 
 
@@ -338,7 +338,12 @@ def _expected_run(
 
 def _labels_of_agents(job: Job) -> list[str]:
     """Labels that nodes have whose agents can run a job, and end it if it must be."""
-    needs = {BATCH: job.needs_batch, LIMITS: job.needs_limits, SIGNAL: job.needs_signal}
+    needs = {
+        BATCH: job.needs_batch,
+        CONTAINER_SCRIPTS: job.needs_container_scripts,
+        LIMITS: job.needs_limits,
+        SIGNAL: job.needs_signal,
+    }
     features = [feature_label(name) for name, needed in needs.items() if needed]
     return [runtime_label(job.runtime), *features]
 

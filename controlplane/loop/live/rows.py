@@ -28,7 +28,7 @@ from jobs.models import UNFINISHED, Assignment, Dependency, Job
 from jobs.submission.feasibility import Demand, NodeCapacity, hold_all
 from loadmaster.features import serves_one_team
 from loadmaster.protocol import OUT_OF_SHARED_MEMORY, ReasonClass
-from loadmaster.slurm.constraints import ALTERNATIVE, satisfied
+from loadmaster.slurm.options.constraints import ALTERNATIVE, satisfied
 from policies.contract.snapshot import Purpose
 
 

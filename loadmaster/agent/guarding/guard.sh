@@ -1,7 +1,7 @@
 # The lease guard of a container whose image has no Python; see guard.py, which it gives way to where there is one.
 # sh guard.sh FOLDER ORDERS GRACE BOOT_ID [WALLTIME DEADLINE [SIGNAL BEFORE TO]]: FOLDER as for guard.py, ORDERS holds lease.json
 # and stop.json, GRACE, WALLTIME (from the start), DEADLINE (since boot) and BEFORE in hundredths of a second, "-" for none. The
-# number SIGNAL is sent BEFORE the earlier of both ends, to the job's `first` process or to `all`. The launch is in FOLDER/launch.sh, which the job's own shell runs and empties first, for it holds secrets.
+# number SIGNAL is sent BEFORE the earlier of both ends, to the job's `first` process, to the `steps` of its script, or to `all`. The launch is in FOLDER/launch.sh, which the job's own shell runs and empties first, for it holds secrets.
 # The job's output goes through pipes where the image has mkfifo and cat: a full disk loses output, not the job.
 # Needs sh and sleep, nothing else. It must be process 1 of its own process namespace: it signals every other process there.
 set -u
@@ -67,6 +67,16 @@ look() {
   [ -z "$signalled" ] || { order signal "$now" $((now + grace)); signalled=; }
 }
 
+# is_of_step PID: srun started the process, or one above it.
+is_of_step() {
+  {
+    while read -r line || [ -n "$line" ]; do
+      case $line in *SLURM_STEP_ID=*) return 0 ;; esac
+    done <"/proc/$1/environ"
+  } 2>/dev/null
+  return 1
+}
+
 # Sends the signal before the end; all processes but the guard's own are the job's.
 warn() {
   for stat in /proc/[0-9]*/stat; do
@@ -75,7 +85,11 @@ warn() {
     parent=${parent#* }
     parent=${parent%% *}
     [ "$pid" != 1 ] && [ "$pid" != "$group" ] || continue
-    if [ "$to" = all ] || [ "$parent" = "$group" ]; then kill "-$signal" "$pid" 2>/dev/null; fi
+    case $to in
+      first) [ "$parent" = "$group" ] || continue ;;
+      steps) is_of_step "$pid" || continue ;;
+    esac
+    kill "-$signal" "$pid" 2>/dev/null
   done
 }
 

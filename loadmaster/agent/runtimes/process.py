@@ -18,7 +18,6 @@ from typing import IO, Any
 
 import psutil
 
-import loadmaster
 from loadmaster.agent import admission
 from loadmaster.agent.clock import Clock
 from loadmaster.agent.guarding import guard
@@ -42,39 +41,27 @@ from loadmaster.agent.runtimes.folders import (
     read_exit,
 )
 from loadmaster.agent.runtimes.isolation import ORDERS, Isolation
+from loadmaster.agent.runtimes.programs import (
+    NO_SERVER,
+    PACKAGES,
+    PROGRAM,
+    PROGRAMS,
+    SCRIPT,
+    write_access,
+)
 from loadmaster.features import ISOLATED
 from loadmaster.files import private_folder, write_json, write_whole
 from loadmaster.protocol import ReasonClass
-from loadmaster.slurm.environment import TASK, variables_on_node
-from loadmaster.slurm.script_bytes import bytes_of
-from loadmaster.slurm.server import ACCESS, FOLDER
+from loadmaster.slurm.programs.server import FOLDER
+from loadmaster.slurm.scripts.environment import TASK, variables_on_node
+from loadmaster.slurm.scripts.script_bytes import bytes_of
 from loadmaster.training.gangs.connection import is_free, parse_address
-
-PACKAGES = str(Path(loadmaster.__file__).parents[1])
-"""Folder from which Python imports Loadmaster."""
 
 GUARDS = (
     "import sys; sys.path.insert(0, {!r}); from loadmaster.agent.guarding.guards import serve;"
     " serve()"
 )
 """Python code of the process that forks guards, with PACKAGES to fill in."""
-
-PROGRAMS = ("sbatch", "scancel", "scontrol", "squeue", "srun")
-"""Programs of Slurm's that a script finds, each a module of `loadmaster.slurm`."""
-
-WITH_LIBRARIES = frozenset({"sbatch"})
-"""Programs that need installed libraries; Python starts faster without them."""
-
-PROGRAM = (
-    "import sys; sys.path.insert(0, {!r}); from loadmaster.slurm.{} import main; sys.exit(main())"
-)
-"""Python code of a program, with PACKAGES and the program's name to fill in."""
-
-NO_SERVER: Mapping[str, object] = {}
-"""Access to the server of an agent whose scripts may not call it."""
-
-SCRIPT = "slurm_script"
-"""Name of a script's file in the run's folder; shells begin their messages with it."""
 
 GUARD_START_S = 10.0
 """Seconds in which a guard that was started must own its launch."""
@@ -225,8 +212,7 @@ class ProcessRuntime(RunFolders):
         folder = self.folder(launch.run) / "bin"
         folder.mkdir(exist_ok=True)
         for name in PROGRAMS:
-            flags = ["-I"] if name in WITH_LIBRARIES else ["-I", "-S"]
-            command = shlex.join([sys.executable, *flags, "-c", PROGRAM.format(PACKAGES, name)])
+            command = shlex.join([sys.executable, "-I", "-S", "-c", PROGRAM.format(PACKAGES, name)])
             text = f'#!/bin/sh\nexec {command} "$@"\n'
             write_whole(folder / name, text.encode(), mode=self._program_mode)
 
@@ -234,23 +220,15 @@ class ProcessRuntime(RunFolders):
         user = None
         if self._isolation:
             user = self._isolation.user_of(launch.spec.team)
-        self._write_access(folder / ACCESS, launch, user)
+        access = write_access(folder, self._server, launch.spec)
+        if access is not None and user is not None:
+            os.chown(access, user, user, follow_symlinks=False)
 
         # 3. The variables.
         began_s = self._clock.wall_s()
         variables = variables_on_node(launch.gpu_numbers, user, began_s, launch.spec.walltime_s)
         path = f"{folder}:{launch.environment.get('PATH', os.defpath)}"
         return {**variables, FOLDER: str(folder), "PATH": path}
-
-    def _write_access(self, path: Path, launch: Launch, user: int | None) -> None:
-        """Write how a script's programs reach the server, readable by the job's user alone."""
-        token = launch.spec.script_token
-        if not token or not self._server:
-            return
-        text = json.dumps({**self._server, "token": token})
-        write_whole(path, text.encode(), mode=0o600)
-        if user is not None:
-            os.chown(path, user, user, follow_symlinks=False)
 
     def start(self, run: RunId, lease_until_s: float) -> None:
         folder = self.folder(run)

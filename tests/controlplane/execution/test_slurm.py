@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from controlplane.execution.services.assignments import launch_spec
 from controlplane.execution.slurm import file_name, repeated
 from jobs.models import JobArray
-from loadmaster.features import BATCH
+from loadmaster.features import BATCH, CONTAINER_SCRIPTS
 from tests.builders import a_cluster, a_job
 from tests.builders_agents import a_node_with_agent, an_offer
 
@@ -41,6 +41,15 @@ def test_a_script_gets_its_variables_text_and_files() -> None:
     }  # fmt: skip
     assert spec.environment.items() >= wanted.items()
     assert "SLURM_ARRAY_JOB_ID" not in spec.environment
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("runtime", "is_needed"), [("docker", True), ("process", False)])
+def test_a_script_in_an_image_needs_an_agent_that_knows_them(runtime: str, is_needed: bool) -> None:
+    node = a_node_with_agent(a_cluster())
+    job = a_job(node.cluster, runtime=runtime, batch=True, script="#!/bin/sh\n")
+    spec = launch_spec(an_offer(node, job, gpus=0))
+    assert (CONTAINER_SCRIPTS in spec.required_features) == is_needed
 
 
 @pytest.mark.django_db

@@ -83,7 +83,7 @@ def test_a_key_covers_the_whole_array(user: User) -> None:
     assert isinstance(other, IdempotencyConflict)
 
 
-@pytest.mark.parametrize("array", [" ", "5-1", "1,1", "0-3:0", "0-3%0", "-2", "0-10000", [1], True])
+@pytest.mark.parametrize("array", [" ", "5-1", "0-3:0", "0-3%0", "-2", "0-10000", [1], True])
 def test_a_bad_array_is_refused_by_its_field(user: User, array: object) -> None:
     assert "array: " in problems(user, array=array)
     assert not Job.objects.exists()

@@ -12,10 +12,10 @@ from controlplane.loop.live.observe import observe
 from controlplane.loop.live.rows import Rows
 from jobs.models import Job
 from jobs.services import job_clone, job_data, job_hold, job_release, job_submit
-from jobs.submission import sbatch as reading
+from jobs.submission.sbatch import needs
 from jobs.submission.validation import JobInvalid, JobRequest, validate_job
 from jobs.wording.explanation import explain
-from loadmaster.slurm.options import MAX_SCRIPT, NAMED
+from loadmaster.slurm.options.reading import MAX_SCRIPT, NAMED
 from tests.builders import a_cluster, a_gpu_type, a_node, a_team, a_user
 
 MIB_GB = 2**20 / 1e9
@@ -172,7 +172,7 @@ def test_of_many_names_that_are_not_set_the_first_are_named(user: User, cluster:
 
 
 def test_a_blank_line_is_not_looked_at_again_for_a_step() -> None:
-    step = reading._STEP.search("#!/bin/sh\n\n\n\t srun prog")
+    step = needs._STEP.search("#!/bin/sh\n\n\n\t srun prog")
     assert step is not None
     assert step[0] == "\t srun "
 
@@ -220,7 +220,6 @@ def test_steps_of_several_tasks_are_warned_of_unless_one_node_has_all(
         (["-C 'a*2'"], "sbatch", "line 2: --constraint: 'a*2': nodes of one job are not counted"),
         (["--export-file=x"], "sbatch", "line 2: --export-file: is refused: the script would run"),
         (["--container=x"], "sbatch", "line 2: --container: is refused: the script would run"),
-        (["--container-image=x"], "sbatch", "line 2: --container-image: is refused: the script"),
         (["-i in.txt"], "sbatch", "line 2: --input: a script has no input; write exec < FILE "),
         (["--help"], "sbatch", "line 2: --help: is refused: it submits nothing; "),
         (["--mem-per-gpu=1G --mem=2G"], "sbatch", "line 2: --mem: goes without --mem-per-gpu"),
@@ -278,7 +277,6 @@ def test_a_wrong_body_is_refused(user: User, cluster: Cluster, given: Any, said:
     ("fields", "wrong"),
     [
         ({"script": "echo\n"}, "script"),
-        ({"script": "#!/bin/sh\n", "image": "busybox:1"}, "script"),
         ({"script": "#!/bin/sh\n", "steps": 3}, "script"),
         ({"script": "#!/bin/sh\n", "folder": "relative"}, "folder"),
         ({"script": "#!/bin/sh\n", "output": "out.txt"}, "output"),
@@ -446,3 +444,28 @@ def test_a_deadline_is_that_of_the_job(user: User, cluster: Cluster) -> None:
 def test_options_for_a_forecast_are_told(user: User, cluster: Cluster) -> None:
     assert taken(user, "--test-only").test_only
     assert not taken(user).test_only
+
+
+@pytest.mark.parametrize(
+    ("lines", "labels", "types"),
+    [
+        (["-G1 -C v100"], [], ["V100"]),
+        (["-G1 -C 'V100|2080ti'"], [], ["V100", "2080ti"]),
+        (["-G1 -C 'v100&fast'"], ["fast"], ["V100"]),
+        (["-C v100"], ["v100"], []),
+        (["--gpus=2080ti:1 -C v100"], ["v100"], ["2080ti"]),
+        (["-G1 -C 'v100|fast'"], ["fast|v100"], []),
+    ],
+)
+def test_a_constraint_that_names_a_gpu_type_asks_for_the_type(
+    user: User, cluster: Cluster, lines: list[str], labels: list[str], types: list[str]
+) -> None:
+    a_node(cluster, gpu_type=a_gpu_type(name="2080ti"), gpus=2, cores=16)
+    job = taken(user, *lines).job
+    assert (job.labels, sorted(job.allowed_types)) == (labels, sorted(types))
+
+
+def test_a_label_with_the_name_of_a_gpu_type_stays_a_label(user: User, cluster: Cluster) -> None:
+    a_node(cluster, gpus=4, cores=16, labels=["v100"])
+    job = taken(user, "-G1 -C v100").job
+    assert (job.labels, job.allowed_types) == (["v100"], [])

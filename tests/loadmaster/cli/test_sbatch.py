@@ -11,7 +11,7 @@ from pytest_django.live_server_helper import LiveServer
 from clusters.models import Node
 from jobs.models import Job, JobArray
 from loadmaster.features import BATCH
-from loadmaster.slurm.script_bytes import bytes_of
+from loadmaster.slurm.scripts.script_bytes import bytes_of
 from tests.builders import a_cluster, a_node, a_team, a_user
 from tests.builders_cli import run
 from tests.builders_jobs import a_token

@@ -93,7 +93,10 @@ def container_plan(task: Task, user: tuple[int, int], mounts: tuple[Mount, ...])
             FENCE: str(run.fence),
             JOB: spec.job,
         },
-        mounts=(*own_mounts(task.folder, wanted.checkpoints), *mounts),
+        mounts=(
+            *own_mounts(task.folder, wanted.checkpoints, has_script=bool(spec.script)),
+            *mounts,
+        ),
         gpus=wanted.gpus,
         memory_bytes=memory_bytes(spec.memory_gb),
         cpu_quota_us=max(1000, round(cores * CPU_PERIOD_US)) if is_limited else None,
@@ -108,17 +111,24 @@ def memory_bytes(memory_gb: float) -> int | None:
     return round((max(memory_gb, LEAST_MEMORY_GB) + GUARD_MEMORY_GB) * GB)
 
 
-def own_mounts(folder: Path, checkpoints: str) -> tuple[Mount, ...]:
-    """Mounts of every container; nothing that could prolong its lease is writable."""
+def own_mounts(folder: Path, checkpoints: str, *, has_script: bool) -> tuple[Mount, ...]:
+    """Mounts of every container; nothing that could prolong its lease is writable.
+
+    A script's steps share cores and GPUs by a file.
+    """
     run = folder / "run"
-    mounts = (
+    mounts: tuple[Mount, ...] = (
         Mount(str(run), RUN),
         Mount(str(run / "progress.jsonl"), f"{RUN}/progress.jsonl", writable=True),
         Mount(str(folder / "guard"), GUARD, writable=True),
         Mount(str(folder / "work"), WORK, writable=True),
         Mount(str(folder / "bin"), BIN),
     )
-    return (*mounts, Mount(checkpoints, CHECKPOINTS, writable=True)) if checkpoints else mounts
+    if has_script:
+        mounts = (*mounts, Mount(str(run / "steps"), f"{RUN}/steps", writable=True))
+    if checkpoints:
+        mounts = (*mounts, Mount(checkpoints, CHECKPOINTS, writable=True))
+    return mounts
 
 
 def job_environment(given: Mapping[str, str]) -> dict[str, str]:
@@ -129,10 +139,17 @@ def job_environment(given: Mapping[str, str]) -> dict[str, str]:
     return {"HOME": WORK, "USER": "job", "LOGNAME": "job", **given, **inside}
 
 
-def launch_data(spec: LaunchSpec, environment: Mapping[str, str], wanted: Wanted) -> dict[str, Any]:
-    """Instructions that guard.py reads."""
+def launch_data(
+    spec: LaunchSpec,
+    command: Iterable[str],
+    environment: Mapping[str, str],
+    wanted: Wanted,
+    outputs: Mapping[str, str],
+) -> dict[str, Any]:
+    """Instructions that guard.py reads; `outputs` are files of the container by stream."""
     return {
-        "argv": list(spec.command),
+        "argv": list(command),
+        "outputs": dict(outputs),
         "environment": dict(environment),
         "cwd": ".",
         "grace_s": wanted.grace_s,
@@ -144,8 +161,20 @@ def launch_data(spec: LaunchSpec, environment: Mapping[str, str], wanted: Wanted
     }
 
 
-def launch_script(command: Iterable[str], environment: Mapping[str, str]) -> str:
-    """The script that guard.sh runs: one compound command, read whole before it is emptied."""
+def launch_script(
+    command: Iterable[str], environment: Mapping[str, str], outputs: Mapping[str, str]
+) -> str:
+    """The script that guard.sh runs: one compound command, read whole before it is emptied.
+
+    Of `outputs`, files of the container by stream, that of stdout takes errors too without another.
+    """
+    files = ""
+    for stream, number in (("stdout", 1), ("stderr", 2)):
+        if stream in outputs:
+            path = shlex.quote(outputs[stream])
+            files += f": >{path}\nexec {number}>>{path}\n"
+    if set(outputs) == {"stdout"}:
+        files += "exec 2>&1\n"
     exports = "".join(f"export {name}={shlex.quote(v)}\n" for name, v in environment.items())
     emptied = f": >{GUARD}/launch.sh\n: >{GUARD}/launch.json\n"
-    return f"{{\n{exports}{emptied}exec {shlex.join(command)}\n}}\n"
+    return f"{{\n{exports}{emptied}{files}exec {shlex.join(command)}\n}}\n"

@@ -24,6 +24,7 @@ from loadmaster.agent.runtimes.docker.plan import (
     container_plan,
 )
 from loadmaster.agent.runtimes.docker.pulling import digest_of, pinned
+from loadmaster.agent.runtimes.docker.scripts import interpreters
 from loadmaster.agent.runtimes.docker.watch import Watch
 from loadmaster.agent.runtimes.mounts import (
     Mount,
@@ -34,6 +35,7 @@ from loadmaster.agent.runtimes.mounts import (
     moved,
 )
 from loadmaster.protocol import ReasonClass
+from loadmaster.slurm.programs.server import ACCESS
 
 PULL_TRIES = 3
 PULL_PAUSE_S = 2.0
@@ -48,7 +50,15 @@ PYTHONS = (
     "/usr/local/bin/python",
 )
 
-OWN_FILES = ("guard", "work", "run/progress.jsonl", "guard/launch.json", "guard/launch.sh")
+OWN_FILES = (
+    "guard",
+    "work",
+    "run/progress.jsonl",
+    "run/steps",
+    "guard/launch.json",
+    "guard/launch.sh",
+    f"bin/programs/{ACCESS}",
+)
 """Paths below a run's folder that belong to the container's user."""
 
 MOVED = (
@@ -126,6 +136,7 @@ class Preparation(threading.Thread):
         self.fraction = 1.0
         plan = container_plan(task, user, mounts)
         working_dir = image.working_dir if image.working_dir not in ("", "/") else WORK
+        working_dir = task.spec.folder or working_dir
         self._create(replace(plan, image=image.id, working_dir=working_dir), image)
         return digest_of(task.spec.image, image.id, image.digests)
 
@@ -229,6 +240,7 @@ class Preparation(threading.Thread):
             *_limits(wanted.limits),
         )
         self._make(replace(plan, entrypoint=(*SHELL, *arguments)))
+        self._check_script(plan.name, image)
         if image.id in self._shells or self._engine.read_file(plan.name, SHELL[0]) is not None:
             self._shells.add(image.id)
             return
@@ -239,6 +251,22 @@ class Preparation(threading.Thread):
             text = f"the image {self._task.spec.image} {neither}"
             raise PreparationError(ReasonClass.IMAGE, text)
         self._make(replace(plan, entrypoint=(pythons[0], "-I", "-S", f"{BIN}/guard.py", GUARD)))
+
+    def _check_script(self, container: str, image: port.Image) -> None:
+        """Raise PreparationError if the image lacks what starts the job's script."""
+        spec = self._task.spec
+        if not spec.script:
+            return
+        name, places = interpreters(spec.script, image.path)
+        missing = ""
+        if all(self._engine.read_file(container, path) is None for path in places):
+            missing = f"{name}, which the script's first line names"
+        elif self._engine.read_file(container, SHELL[0]) is None:
+            missing = f"{SHELL[0]}, which starts scripts"
+        if missing:
+            self._engine.remove(container)
+            text = f"the image {spec.image} has no {missing}; add it, or choose another image"
+            raise PreparationError(ReasonClass.USER, text)
 
     def _make(self, plan: ContainerPlan) -> None:
         """Create the container, or adopt one left by a failed call or an earlier agent."""

@@ -5,7 +5,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -35,9 +35,21 @@ from loadmaster.agent.runtimes.docker.plan import (
     launch_script,
 )
 from loadmaster.agent.runtimes.docker.preparing import MOVED, Preparation
+from loadmaster.agent.runtimes.docker.scripts import (
+    START,
+    outputs_in_container,
+    outputs_on_host,
+    write_script,
+)
 from loadmaster.agent.runtimes.docker.verdict import end_of, start_failure
 from loadmaster.agent.runtimes.docker.watch import Watch
-from loadmaster.agent.runtimes.folders import FILES, NEVER_STARTED, RunFolders, read_exit
+from loadmaster.agent.runtimes.folders import (
+    FILES,
+    NEVER_STARTED,
+    OUTPUTS,
+    RunFolders,
+    read_exit,
+)
 from loadmaster.agent.runtimes.mounts import (
     MountRules,
     checkpoint_problem,
@@ -45,6 +57,7 @@ from loadmaster.agent.runtimes.mounts import (
     moved,
     private_folders,
 )
+from loadmaster.agent.runtimes.programs import NO_SERVER
 from loadmaster.files import private_folder, read_object, write_json, write_whole
 from loadmaster.protocol import CONTAINER, ReasonClass
 from loadmaster.wire import WireError, from_json
@@ -79,8 +92,11 @@ class DockerRuntime(RunFolders):
         owner: str,
         options: DockerOptions,
         clock: Clock | None = None,
+        server: Mapping[str, object] = NO_SERVER,
     ) -> None:
+        """`server`: how scripts reach the server (`start.server_access`)."""
         super().__init__(runs, clock)
+        self._server = server
         self._engine, self._owner, self._options = engine, owner, options
         self._private = private_folders(runs.parent, options.host)
         self._preparations: dict[RunId, Preparation] = {}
@@ -120,7 +136,8 @@ class DockerRuntime(RunFolders):
             return ReasonClass.NODE, NAMELESS.format(self._options.network)
         places = self._places(launch)
         try:
-            job_mounts(launch.spec.mounts, places)
+            mounts = job_mounts(launch.spec.mounts, places)
+            outputs_on_host(outputs_in_container(launch.spec), mounts)
         except ValueError as error:
             return ReasonClass.USER, str(error)
         if place := launch.environment.get("LOADMASTER_CHECKPOINT_DIR"):
@@ -138,8 +155,13 @@ class DockerRuntime(RunFolders):
         try:
             self._make_folders(folder)
             environment = job_environment(launch.environment)
-            data = launch_data(launch.spec, environment, wanted)
-            script = launch_script(launch.spec.command, environment)
+            command = launch.spec.command
+            if launch.spec.script:
+                environment |= self._write_script(folder, launch)
+                command = (*START, *command)
+            outputs = self._note_outputs(folder, launch)
+            data = launch_data(launch.spec, command, environment, wanted, outputs)
+            script = launch_script(command, environment, outputs)
             write_json(folder / "guard" / "launch.json", data, durable=True)
             write_whole(folder / "guard" / "launch.sh", script.encode(), durable=True)
             write_json(folder / "wanted.json", asdict(wanted), durable=True)
@@ -147,6 +169,23 @@ class DockerRuntime(RunFolders):
         except OSError as error:
             raise LaunchError(f"the run's folder cannot be made: {error}") from error
         self._begin_preparing(launch.run)
+
+    def _write_script(self, folder: Path, launch: Launch) -> dict[str, str]:
+        """Write the launch's script and its programs; return the script's variables."""
+        identity = self._options.identity()
+        user = identity[0] if identity else None
+        return write_script(folder, launch, user, self._server, self._clock.wall_s())
+
+    def _note_outputs(self, folder: Path, launch: Launch) -> dict[str, str]:
+        """Note where the job's output files lie on the node; return them as the container's."""
+        outputs = outputs_in_container(launch.spec)
+        if outputs:
+            try:
+                mounts = job_mounts(launch.spec.mounts, self._places(launch))
+                write_json(folder / OUTPUTS, outputs_on_host(outputs, mounts))
+            except ValueError as error:
+                raise LaunchError(str(error)) from error
+        return outputs
 
     def _wanted(self, launch: Launch) -> Wanted:
         """Read real paths: what they are now is what is mounted, or nothing."""

@@ -221,9 +221,9 @@ class TestPlan:
 
     def test_the_launch_script_says_any_text_exactly(self, tmp_path: Path) -> None:
         odd = 'it\'s $HOME "`x`"\n\\ end'
-        script = launch_script(("/usr/bin/env", "printf", "%s|%s", odd, ""), {"A": odd}).replace(
-            "/loadmaster/guard", str(tmp_path)
-        )
+        script = launch_script(
+            ("/usr/bin/env", "printf", "%s|%s", odd, ""), {"A": odd}, {}
+        ).replace("/loadmaster/guard", str(tmp_path))
         (tmp_path / "launch.sh").write_text(script)
         done = subprocess.run(
             ["sh", "-c", f". {tmp_path}/launch.sh"], capture_output=True, text=True, check=True

@@ -8,6 +8,7 @@ import pytest
 from clusters.models import Node
 from controlplane.execution.services.stops import stop_assignment
 from jobs.lifecycle import JobState
+from jobs.models import JobArray
 from loadmaster.protocol import AssignmentState, ReasonClass, StopReason
 from tests.builders import a_job
 from tests.builders_agent_site import is_state
@@ -124,3 +125,21 @@ def test_a_batch_job_of_two_seats_runs_in_one_container_and_holds_the_other_node
     job.refresh_from_db()
     assert kept_output(first) == b"n1,n2 2,1\n"
     assert (first.job_id, job.state) == (job.pk, JobState.COMPLETED)
+
+
+def test_an_element_of_an_array_runs_its_script_in_the_image(site: DockerSite) -> None:
+    array = JobArray.objects.create(indices="1-5:2", size=3, lowest=1, highest=5, step=2)
+    lines = (
+        "#!/bin/bash",
+        "scontrol show hostnames",
+        "srun -n2 sh -c 'echo $SLURM_JOB_NAME $SLURM_ARRAY_TASK_ID $SLURM_PROCID' | sort",
+        "exit 3",
+    )
+    values = {"script": "\n".join(lines), "command": [], "array": array, "array_index": 3}
+    job = a_docker_job(
+        site.cluster, name="mine", batch=True, gpus_min=0, gpus_max=0, cores=2.0, **values
+    )
+    assignment = an_offer(site.nodes[0].node, job, gpus=0)
+    site.until(lambda: is_state(assignment, AssignmentState.FAILED))
+    assert kept_output(assignment) == b"n1\nmine 3 0\nmine 3 1\n"
+    assert (assignment.exit_code, assignment.reason_class) == (3, ReasonClass.USER)

@@ -1,0 +1,104 @@
+"""Variables of a script: those of the place of submission, and those that repeat its options."""
+
+from typing import Any
+
+from jobs.submission.sbatch.needs import Size, divided_up
+from jobs.submission.sbatch.reader import Reader
+from loadmaster.slurm.options import values
+from loadmaster.slurm.options.reading import NAMED
+
+REPEATED_OPTIONS = {
+    "account": "SLURM_JOB_ACCOUNT",
+    "cpus-per-gpu": "SLURM_CPUS_PER_GPU",
+    "cpus-per-task": "SLURM_CPUS_PER_TASK",
+    "distribution": "SLURM_DISTRIBUTION",
+    "gpu-bind": "SLURM_GPU_BIND",
+    "gpus": "SLURM_GPUS",
+    "gpus-per-node": "SLURM_GPUS_PER_NODE",
+    "gpus-per-socket": "SLURM_GPUS_PER_SOCKET",
+    "gpus-per-task": "SLURM_GPUS_PER_TASK",
+    "hint": "SLURM_HINT",
+    "ntasks-per-gpu": "SLURM_NTASKS_PER_GPU",
+    "ntasks-per-node": "SLURM_NTASKS_PER_NODE",
+    "qos": "SLURM_JOB_QOS",
+    "reservation": "SLURM_JOB_RESERVATION",
+    "threads-per-core": "SLURM_THREADS_PER_CORE",
+}
+"""Slurm's variables that repeat the value of an option that is given."""
+
+OF_THE_HOST = frozenset({
+    "HOME", "HOSTNAME", "LD_LIBRARY_PATH", "LD_PRELOAD", "LOGNAME", "PATH", "PWD", "PYTHONHOME",
+    "PYTHONPATH", "SHELL", "TMPDIR", "USER", "VIRTUAL_ENV", "XDG_RUNTIME_DIR",
+})  # fmt: skip
+"""Variables of the place of submission that `--export=ALL` does not bring into an image.
+
+They name folders and programs of another machine; those of the image hold.
+"""
+
+
+def put_environment(reader: Reader, size: Size, *, in_container: bool) -> None:
+    """Put the variables of `--export`, and those that repeat what the options say.
+
+    Warns of names that are not set at the place of submission.
+    """
+    variables = exported_variables(reader, in_container=in_container)
+    wanted = reader.read("export", values.exported, values.Exported())
+    missing = sorted(wanted.names - variables.keys())
+    for name in missing[:NAMED]:
+        reader.warn("export", f"{name} is not set where it was submitted, and left out")
+    if len(missing) > NAMED:
+        reader.warn("export", f"{len(missing) - NAMED} more names are not set there either")
+    reader.put("environment", {**variables, **_slurm_variables(reader, size)})
+
+
+def exported_variables(reader: Reader, *, in_container: bool) -> dict[str, Any]:
+    """Return the variables that `--export` asks for, with their values.
+
+    In a container the user has the name of the place of submission: scripts name folders by it.
+    """
+    wanted = reader.read("export", values.exported, values.Exported())
+    named = {*wanted.names, *reader.read("container-env", str, "").split(",")}
+    variables: dict[str, Any] = {}
+    if in_container and reader.parts["user"]:
+        variables["USER"] = reader.parts["user"]
+    for name, value in reader.parts["environment"].items():
+        is_of_host = in_container and name in OF_THE_HOST
+        if name in named or (wanted.all and not is_of_host):
+            variables[name] = value
+    return {**variables, **wanted.values}
+
+
+def _slurm_variables(reader: Reader, size: Size) -> dict[str, str]:
+    """Return Slurm's variables about options, tasks and the place of submission."""
+    variables = dict[str, str]()
+    if {"ntasks", "ntasks-per-node", "ntasks-per-gpu"} & reader.options.keys():
+        variables["SLURM_NTASKS"] = str(size.tasks)
+        variables["SLURM_NPROCS"] = str(size.tasks)
+    # Without shared GPUs each task is a unit, whose node tells the number.
+    if size.tasks_of_unit > 1:
+        variables["SLURM_TASKS_PER_NODE"] = _tasks_by_node(size)
+    for option, name in REPEATED_OPTIONS.items():
+        if option in reader.options:
+            variables[name] = reader.options[option].value
+    for option, name in (("mem", "SLURM_MEM_PER_NODE"), ("mem-per-cpu", "SLURM_MEM_PER_CPU")):
+        memory_gb = reader.read(option, values.memory_gb, 0.0)
+        if memory_gb:
+            variables[name] = str(divided_up(round(memory_gb * 1e9), 2**20))  # MiB
+    if reader.parts["folder"]:
+        variables["SLURM_SUBMIT_DIR"] = reader.parts["folder"]
+    if reader.parts["host"]:
+        variables["SLURM_SUBMIT_HOST"] = reader.parts["host"]
+    return variables
+
+
+def _tasks_by_node(size: Size) -> str:
+    """Return the tasks of each node as Slurm writes them: 8 on 3 nodes as 3(x2),2."""
+    least, nodes_with_one_more = divmod(size.tasks, size.units)
+    others = size.units - nodes_with_one_more
+    texts = list[str]()
+    for tasks, nodes in ((least + 1, nodes_with_one_more), (least, others)):
+        if nodes == 1:
+            texts.append(str(tasks))
+        elif nodes > 1:
+            texts.append(f"{tasks}(x{nodes})")
+    return ",".join(texts)

@@ -1,0 +1,1 @@
+"""Options of sbatch and of other programs: names, forms and values."""

@@ -1,0 +1,1 @@
+"""Programs that a script finds beside it, and how they ask the server."""

@@ -1,0 +1,1 @@
+"""Steps of a script on its node: tasks, GPUs, programs."""
