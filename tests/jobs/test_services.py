@@ -362,3 +362,14 @@ def test_a_hold_does_not_mark_a_job_that_has_just_stopped(user: User, node: Node
     with pytest.raises(LostRaceError):
         services._wish(stopping, "ada", hold_wanted=True)
     assert not Job.objects.get().hold_wanted
+
+
+def test_a_job_waits_for_visible_jobs_of_its_cluster_alone(user: User, node: Node) -> None:
+    strangers = a_job(node.cluster)
+    elsewhere = a_job_of(user, a_cluster())
+    for other in (strangers, elsewhere):
+        fields = job_fields(cluster=node.cluster.name, dependencies=[str(other.pk)])
+        with pytest.raises(JobInvalid) as refused:
+            services.job_submit(user, fields)
+        (problem,) = refused.value.fields["dependencies"]
+        assert problem.startswith("there is no job or array")
