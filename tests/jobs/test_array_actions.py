@@ -21,6 +21,7 @@ from jobs.moves import Moving, move_jobs
 from jobs.roles import RoleRefused
 from jobs.services import job_submit
 from jobs.submission.refusals import JobConflict
+from loadmaster.protocol import AssignmentState
 from tests.builders import a_cluster, a_node, a_team, a_user
 from tests.builders_jobs import a_placement, job_fields
 
@@ -188,3 +189,13 @@ def test_elements_of_another_member_are_not_touched(user: User) -> None:
         with pytest.raises(RoleRefused):
             array_act(verb, array, other)
     assert states(array) == ["queued", "queued"]
+
+
+@pytest.mark.parametrize(("verb", "before"), [("requeue", "failed"), ("release", "held")])
+def test_an_element_that_ran_before_is_acted_on_in_bulk(
+    user: User, node: Node, verb: str, before: str
+) -> None:
+    array = an_array(user, before)
+    a_placement(array.jobs.get(), node, AssignmentState.FAILED, ended_ago_s=60.0)
+    assert array_act(verb, array, user) == 1
+    assert states(array) == ["queued"]

@@ -99,8 +99,8 @@ def test_rotation_brings_every_secret_to_the_first_key_so_that_the_old_ones_may_
     monkeypatch.setenv("LOADMASTER_SECRETS_KEY", f"{new},{old}")
     call_command("rotate_secrets", stdout=said)
     assert "2 secrets" in said.getvalue()
-    for secret in Secret.objects.all():
-        assert Fernet(new).decrypt(bytes(secret.ciphertext)) in (b"a", b"b")
+    values = {s.name: Fernet(new).decrypt(bytes(s.ciphertext)) for s in Secret.objects.all()}
+    assert values == {"before": b"a", "older": b"b"}
 
 
 def test_rotation_leaves_what_no_key_opens_and_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,3 +116,13 @@ def test_a_team_does_not_delete_a_secret_of_another() -> None:
     secret = set_secret(a_team("theirs"), "key", "hunter2")
     assert not delete_secret(a_team("ours"), "key")
     assert reveal(secret) == "hunter2"
+
+
+def test_a_secret_is_replaced_and_deleted_by_its_name_alone() -> None:
+    team = a_team()
+    for name in ("first", "second", "third"):
+        set_secret(team, name, name)
+    set_secret(team, "second", "changed")
+    assert delete_secret(team, "third")
+    values = {secret.name: reveal(secret) for secret in Secret.objects.all()}
+    assert values == {"first": "first", "second": "changed"}

@@ -12,6 +12,7 @@ from jobs import services
 from jobs.kinds import digest
 from jobs.lifecycle import JobState
 from jobs.models import Assignment, IdempotencyKey, Job, JobEvent, TeamRole
+from jobs.moves import LostRaceError
 from jobs.selectors import JobNotFound
 from jobs.submission import submit as intake
 from jobs.submission.refusals import IdempotencyConflict, JobConflict
@@ -353,3 +354,22 @@ def test_kinds_are_found_again_by_what_determines_speed(user: User, node: Node) 
     assert job.kind == again.kind
     command = ["python", "train.py", "--seed", "3"]
     assert job.kind.digest == digest(runtime="process", command=command)
+
+
+def test_a_hold_does_not_mark_a_job_that_has_just_stopped(user: User, node: Node) -> None:
+    stopping = a_job(node.cluster, state="stopping")
+    Job.objects.update(state="queued")
+    with pytest.raises(LostRaceError):
+        services._wish(stopping, "ada", hold_wanted=True)
+    assert not Job.objects.get().hold_wanted
+
+
+def test_a_job_waits_for_visible_jobs_of_its_cluster_alone(user: User, node: Node) -> None:
+    strangers = a_job(node.cluster)
+    elsewhere = a_job_of(user, a_cluster())
+    for other in (strangers, elsewhere):
+        fields = job_fields(cluster=node.cluster.name, dependencies=[str(other.pk)])
+        with pytest.raises(JobInvalid) as refused:
+            services.job_submit(user, fields)
+        (problem,) = refused.value.fields["dependencies"]
+        assert problem.startswith("there is no job or array")

@@ -459,3 +459,22 @@ def test_a_gang_on_an_unknown_node_is_judged_like_any_other() -> None:
     snapshot = a_snapshot(jobs=[a_job("a", gpus_min=2, gpus_max=2)])
     ranks = (RankPlacement("n1", ("gpu0",)), RankPlacement("nowhere", ("gpu0",)))
     assert codes(snapshot, Placement("a", ranks)) == ["unknown_node"]
+
+
+def test_a_batch_job_has_one_seat_on_a_node() -> None:
+    snapshot = a_snapshot([a_cpu_node("c1", cores=16.0)], [a_batch_job("b", units=3)])
+    seat = RankPlacement("c1", ())
+    assert codes(snapshot, Placement("b", (replace(seat, units=3),))) == []
+    assert codes(snapshot, Placement("b", (seat, replace(seat, units=2)))) == ["units"]
+
+
+def test_no_job_holds_more_than_a_whole_device() -> None:
+    found = codes(a_snapshot(jobs=[a_job("a")]), put("a", "n1", "gpu0", share=1.5))
+    assert found == ["out_of_range", "device_share"]
+
+
+@pytest.mark.parametrize("nodes", [[a_node("n1", devices=(a_device("gpu0", healthy=False),))], []])
+def test_a_job_that_cannot_go_on_may_be_stopped(nodes: list[Any]) -> None:
+    job = a_job("a", preemptible=False, running=on("n1", "gpu0"))
+    snapshot = a_snapshot([*nodes, a_node("n2")], [job])
+    assert codes(snapshot) == []

@@ -242,3 +242,21 @@ def test_what_cannot_be_learnt_does_not_refuse_the_report(
 
     monkeypatch.setattr("profiling.services.production_measured", broken)
     progress_reported(a_launch(job, node), 0, 20)
+
+
+def test_ranks_of_an_earlier_launch_are_not_of_a_gang(
+    cluster: Cluster, job: Job, node: Node
+) -> None:
+    for lead_node in (a_node(cluster), node):
+        lead = ended(job, lead_node, world_size=2)
+        Assignment.objects.create(
+            job=job,
+            node=lead_node,
+            gpus=1,
+            rank=1,
+            world_size=2,
+            fence=lead.fence,
+            state=AssignmentState.SUCCEEDED,
+        )
+    production_measured(lead)
+    assert Measurement.objects.values_list("gpus", "spread").get() == (2, False)

@@ -167,3 +167,9 @@ def test_only_scripts_on_agents_that_know_of_it_get_a_token(scene: Scene) -> Non
     scene.node.save(update_fields=["features"])
     scene.launch.node.refresh_from_db()
     assert "script_token" not in to_json(launch_spec(scene.launch))
+
+
+def test_each_launch_is_known_by_its_own_token(scene: Scene) -> None:
+    another = an_offer(scene.node, scene.job(scene.ada, script=SCRIPT), gpus=0)
+    for launch in (scene.launch, another):
+        assert launch_of(launch_token(launch)) == launch

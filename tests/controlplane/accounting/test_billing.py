@@ -209,3 +209,10 @@ def test_bills_of_sharers_and_neighbours_add_up_to_the_nodes_power(node: Node) -
     assert sum(bill(assignment).energy_kwh for assignment in rows) == pytest.approx(
         0.300 + 0.120 + 0.150
     )
+
+
+def test_jobs_of_other_nodes_are_no_neighbours(node: Node) -> None:
+    other = a_node(node.cluster, gpu_type="V100", gpus=2, base_w=300.0)
+    an_assignment(other, [0, 1], (0, 2))
+    by_cores(other, 8.0, (0, 2))
+    assert bill(an_assignment(node, [0], (0, 2))).energy_kwh == pytest.approx(2 * 0.530)

@@ -347,3 +347,10 @@ def test_with_several_clusters_the_api_asks_which(teams: list[Team], client: Cli
     assert api(client).json()["error"]["fields"] == {
         "cluster": ["is missing: say which cluster's costs, by its name"]
     }
+
+
+def test_costs_of_another_cluster_are_left_out(teams: list[Team], cluster: Cluster) -> None:
+    other = a_priced_cluster(name="other")
+    bill(some_work(a_v100_node(other), (0, 3), job=a_job(other, team=teams[0])))
+    operator = a_user(operator=True)
+    assert [row.gpu_h for row in rows(operator, cluster, "team")] == [6.0, 2.0]

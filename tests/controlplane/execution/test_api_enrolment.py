@@ -309,3 +309,13 @@ def test_the_command_says_what_is_wrong(arguments: tuple[str, ...]) -> None:
     a_cluster(name="local")
     with pytest.raises(CommandError, match=r"known: local|--hours"):
         call_command("enrol_token", *arguments)
+
+
+def test_machines_of_different_names_join_one_cluster(call: Any) -> None:
+    cluster = a_cluster()
+    a_gpu_type("V100")
+    for name in ("volta", "ampere"):
+        words = a_registration(machine_id=name, hostname=name)
+        answer = call("post", "register", words, token=issue_enrolment_token(cluster))
+        assert answer.status_code == 201
+    assert set(Node.objects.values_list("name", flat=True)) == {"volta", "ampere"}

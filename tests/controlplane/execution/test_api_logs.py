@@ -221,3 +221,11 @@ def test_a_gap_of_many_gigabytes_is_marked_once(call: Any, short: Assignment) ->
     assert text.startswith("0123456789")
     assert text.endswith("abcdefghij"), "what follows the gap"
     assert read_log(short.job, offset=-10).text == "abcdefghij"
+
+
+def test_output_of_another_nodes_launch_is_refused(call: Any) -> None:
+    assignment = a_running_assignment(a_node_with_agent())
+    a_node_with_agent(assignment.node.cluster, token="the other's")
+    answer = _ship(call, assignment, b"not mine\n", token="the other's")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "stale_assignment")
+    assert not LogChunk.objects.exists()

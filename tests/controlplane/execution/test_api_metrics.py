@@ -11,6 +11,7 @@ from jobs.models import Assignment, ProgressPoint, UsagePoint
 from jobs.pages.job_page import history_line
 from loadmaster.protocol import AssignmentState
 from loadmaster.samples import NOT_NUMBERS, MetricsBatch, ProgressSample, UsageSample
+from profiling import services as profiling_services
 from tests.builders import a_job
 from tests.builders_agents import (
     a_node_with_agent,
@@ -349,3 +350,41 @@ def test_metrics_of_another_node_are_refused(call: Any) -> None:
         call("post", f"assignments/{assignment.pk}/metrics", batch, token="the other's").status_code
         == 409
     )
+
+
+def test_a_later_profile_run_does_not_hide_a_launchs_progress(call: Any) -> None:
+    node = a_node_with_agent(gpus=2)
+    run = a_running_assignment(node)
+    a_running_assignment(node, run.job, purpose="profiling", copy=1)
+    _measure(call, run, _progress(40, 0.0, "checkpoint"))
+    run.job.refresh_from_db()
+    assert (run.job.steps_done, run.job.checkpoint_steps) == (40, 40)
+
+
+@pytest.mark.parametrize(
+    "values", [{"rank": 1, "world_size": 2}, {"purpose": "profiling", "copy": 1}]
+)
+def test_other_ranks_and_profile_runs_teach_no_speed_by_progress(
+    call: Any, monkeypatch: pytest.MonkeyPatch, values: dict[str, Any]
+) -> None:
+    told: list[Assignment] = []
+    monkeypatch.setattr(profiling_services, "progress_reported", lambda run, *_: told.append(run))
+    node = a_node_with_agent(gpus=2)
+    lead = a_running_assignment(node)
+    other = a_running_assignment(node, lead.job, **values)
+    for run in (lead, other):
+        _measure(call, run, _progress(40, 0.0))
+    assert told == [lead]
+
+
+def test_a_batch_without_new_steps_teaches_nothing(
+    call: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(
+        profiling_services, "progress_reported", lambda _, before, now: told.append((before, now))
+    )
+    run = a_running_assignment(a_node_with_agent())
+    for seq, at_s in ((1, 0.0), (2, 5.0)):
+        _measure(call, run, _progress(40, at_s), seq=seq)
+    assert told == [(0, 40)]

@@ -176,3 +176,29 @@ def test_what_was_reported_beyond_its_acceptance_waits_for_its_lease(call: Any) 
     _restart(call, node)
     assignment.refresh_from_db()
     assert assignment.state == S.PREPARING
+
+
+def test_an_offer_that_the_agent_lists_is_not_adopted(call: Any) -> None:
+    offer = an_offer(a_node_with_agent())
+    session = _restart(call, offer.node, offer).json()
+    offer.refresh_from_db()
+    assert (session["adopt"], session["stop"], offer.epoch) == ([], [], 0)
+
+
+def test_a_session_takes_back_nothing_of_other_nodes(call: Any) -> None:
+    theirs = an_offer(a_node_with_agent())
+    accepts(call, theirs)
+    node = a_node_with_agent(theirs.node.cluster, token="of another node")
+    request = a_session_request(node)
+    assert call("post", f"nodes/{node.pk}/session", request, token="of another node").json()
+    theirs.refresh_from_db()
+    assert theirs.state == S.ACCEPTED
+
+
+def test_a_launch_of_another_node_is_stopped_and_not_adopted(call: Any) -> None:
+    theirs = a_running_assignment(a_node_with_agent())
+    node = a_node_with_agent(theirs.node.cluster, token="of another node")
+    request = a_session_request(node, assignments=a_heartbeat(theirs).assignments)
+    path = f"nodes/{node.pk}/session"
+    session = call("post", path, request, token="of another node").json()
+    assert (session["adopt"], session["stop"]) == ([], [str(theirs.pk)])

@@ -3,7 +3,7 @@
 import pytest
 
 from clusters.agent_errors import AgentCallError
-from clusters.models import Node
+from clusters.models import Node, NodeEvent
 from controlplane.execution.services.sessions import open_session
 from loadmaster.protocol import ErrorCode
 from tests.builders import a_cluster, a_node
@@ -58,3 +58,12 @@ def test_a_copy_may_go_on_once_the_other_is_silent(node: Node) -> None:
 def test_an_epoch_of_before_a_restore_is_no_duplicate(node: Node) -> None:
     opened(node, "one")
     assert opened(node, "two", former_epoch=40) == 2
+
+
+def test_later_events_of_the_node_make_no_duplicate(node: Node) -> None:
+    opened(node, "one")
+    second = opened(node, "two")
+    NodeEvent.objects.create(node=node, event="cordoned")
+    opened(node, "two")
+    NodeEvent.objects.create(node=node, event="cordoned")
+    assert opened(node, "two", second) == second + 2

@@ -83,6 +83,16 @@ def test_ranks_of_an_earlier_launch_do_not_count() -> None:
     assert gpus_of(again) == 1
 
 
+def test_gangs_of_two_jobs_meet_apart() -> None:
+    _, first = a_gang("10.0.0.5")
+    _, second = a_gang("10.0.0.6")
+    assert [rendezvous(rank).partition(":")[0] for rank in (first, second)] == [
+        "10.0.0.5",
+        "10.0.0.6",
+    ]
+    assert [gpus_of(rank) for rank in (first, second)] == [2, 2]
+
+
 @pytest.mark.parametrize(
     ("address", "host"),
     [("fd00::5", "[fd00::5]"), ("gpu-7", "gpu-7"), ("{container}", "lm-{lead}-1"), ("", None)],

@@ -335,3 +335,12 @@ def test_a_cluster_tells_its_agents_its_own_clockwork() -> None:
         a_cluster(**{**CLOCK, "heartbeat_s": 2.0, "lease_s": 15.0}), now=_at(0)
     )
     assert heartbeat(node.pk, a_heartbeat(), _at(1)).next_heartbeat_s == 2.0
+
+
+def test_a_launch_that_comes_back_keeps_its_beginning() -> None:
+    node = a_node_with_agent(now=_at(0))
+    assignment = a_running_assignment(node, now=_at(0))
+    reconcile_clusters(_at(61))
+    heartbeat(node.pk, a_heartbeat(assignment), _at(70))
+    assignment.refresh_from_db()
+    assert (assignment.state, assignment.running_at) == (AssignmentState.RUNNING, _at(0))

@@ -421,3 +421,47 @@ def test_a_job_is_not_queued_again_while_another_launch_of_it_lives() -> None:
     later = a_running_assignment(node, job, rank=1, world_size=2)
     assert _end(earlier, M.PREEMPT, R.PREEMPT).state == "running"
     assert _end(later, M.SUCCEED).state == "completed"
+
+
+def test_a_cancelled_rank_cancels_the_others_of_its_gang() -> None:
+    ranks = _a_gang_of_two()
+    stop_assignment(ranks[0], StopReason.CANCEL)
+    _end(ranks[0], M.CANCEL, R.OPERATOR)
+    ranks[1].refresh_from_db()
+    assert ranks[1].desired == "cancel"
+
+
+def test_an_attempt_that_has_ended_keeps_its_outcome() -> None:
+    assignment = a_running_assignment(a_node_with_agent())
+    ended_at = timezone.now() - timedelta(hours=1)
+    assignment.job.attempts.update(ended_at=ended_at, outcome="failed")
+    assert _end(assignment, M.SUCCEED, exit_code=0).state == "completed"
+    attempt = assignment.job.attempts.get()
+    assert (attempt.outcome, attempt.ended_at) == ("failed", ended_at)
+
+
+def test_a_job_that_is_launched_again_keeps_its_start() -> None:
+    node = a_node_with_agent()
+    long_ago = timezone.now() - timedelta(hours=1)
+    offer = an_offer(node, a_job(node.cluster, started_at=long_ago))
+    Assignment.objects.update(state=S.RUNNING)
+    assignment_running(offer)
+    job = Job.objects.get()
+    assert (job.state, job.started_at) == ("running", long_ago)
+
+
+def test_an_end_keeps_the_first_start_of_its_job() -> None:
+    node = a_node_with_agent()
+    long_ago = timezone.now() - timedelta(hours=1)
+    job = _end(a_running_assignment(node, a_job(node.cluster, started_at=long_ago)), M.SUCCEED)
+    assert job.started_at == long_ago
+
+
+def test_failed_profile_runs_do_not_count_among_launches_that_fell() -> None:
+    node = a_node_with_agent()
+    job = a_job(node.cluster, max_retries=0)
+    for _ in range(FRUITLESS_LAUNCHES - 1):
+        measured = an_offer(node, job, purpose="profiling", copy=1)
+        move_assignment(measured, M.REJECT, reason_class=R.GPU)
+        job = _end(a_running_assignment(node, job), M.FAIL, R.GPU)
+    assert job.state == "queued"

@@ -17,9 +17,11 @@ from clusters.services.nodes import (
 )
 from controlplane.execution.services.assignments import accept
 from jobs.models import Assignment, AssignmentSlot, Dependency, Job, JobArray
+from jobs.wording import RESTING
 from loadmaster.protocol import Accept, AssignmentState
 from tests.builders import a_cluster, a_job, a_team
 from tests.builders_agents import (
+    CLOCK,
     LONG_AGO,
     a_heartbeat,
     a_node_with_agent,
@@ -304,3 +306,11 @@ def test_a_drain_leaves_other_profile_runs_of_the_job_alone() -> None:
     here.refresh_from_db()
     there.refresh_from_db()
     assert (here.desired, there.desired) == ("preempt", "run")
+
+
+def test_a_rest_ends_when_it_is_over() -> None:
+    job = a_job(a_cluster(**CLOCK), retry_at=_at(100), waiting_code=RESTING)
+    for now_s, retry_at in ((99, _at(100)), (101, None)):
+        reconcile_clusters(_at(now_s))
+        job.refresh_from_db()
+        assert job.retry_at == retry_at

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from knox.models import AuthToken
 from pytest_django import Settings
 
-from clusters.models import Cluster, RescheduleEvent
+from clusters.models import Cluster, EnrolmentToken, RescheduleEvent
+from clusters.services.enrolment import issue_enrolment_token
 from controlplane.loop.models import Round
 from controlplane.loop.recompute import RoundNotFoundError, find_round, replay
 from controlplane.operations import retention
@@ -322,3 +323,15 @@ def test_the_hourly_look_deletes_by_a_steady_clock_only() -> None:
     PruneClock.objects.update(steady_since=NOW - timedelta(days=1))
     prune_old()
     assert kept_of(launch) == (0, 0, 0)
+
+
+@pytest.mark.django_db
+def test_of_enrolment_tokens_unused_ones_go_alone() -> None:
+    cluster = a_cluster()
+    for _ in range(2):
+        issue_enrolment_token(cluster)
+    used = EnrolmentToken.objects.latest("pk")
+    EnrolmentToken.objects.update(expires_at=NOW - timedelta(days=900))
+    EnrolmentToken.objects.filter(pk=used.pk).update(used_at=NOW - timedelta(days=900))
+    assert prune(NOW) == {"enrolment tokens": 1}
+    assert EnrolmentToken.objects.get() == used

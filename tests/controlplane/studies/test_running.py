@@ -312,3 +312,21 @@ def test_the_table_of_moves_is_the_only_way() -> None:
     assert {state for _, state in MOVES.items()} == set(Simulation.State)
     with pytest.raises(IllegalSimulationMoveError, match="done cannot cancel"):
         check_move(Simulation.State.DONE, SimulationMove.CANCEL)
+
+
+@pytest.mark.parametrize("meanwhile", [{"state": "cancelled"}, {"owner": "another worker"}])
+def test_a_simulation_moves_only_as_it_was_read(
+    meanwhile: dict[str, str],
+) -> None:
+    simulation = a_simulation(state="running", owner="this worker")
+    Simulation.objects.update(**meanwhile)
+    with pytest.raises(LostRaceError):
+        move_simulation(simulation, SimulationMove.FINISH)
+    assert state_of(simulation) == meanwhile.get("state", "running")
+
+
+@pytest.mark.parametrize("meanwhile", [{"state": "cancelled"}, {"owner": "another worker"}])
+def test_a_simulation_that_is_another_workers_is_not_renewed(meanwhile: dict[str, str]) -> None:
+    simulation = a_simulation(state="running", owner="this worker")
+    Simulation.objects.update(**meanwhile)
+    assert not renew(simulation, Status(), timezone.now())

@@ -223,3 +223,12 @@ def test_two_that_finish_an_array_at_once_write_each_element_once(
         list(pool.map(finish, range(2)))
     assert array.jobs.count() == SIZE
     assert JobEvent.objects.filter(event="submitted").count() == SIZE
+
+
+def test_finishing_one_array_leaves_another_as_it_is(
+    user: User, killed: pytest.MonkeyPatch
+) -> None:
+    other, array = an_array(user), an_array(user)
+    finish_array(array.pk)
+    assert (other.jobs.count(), array.jobs.count()) == (ROWS_A_TURN, SIZE)
+    assert UnfinishedArray.objects.get().written == ROWS_A_TURN

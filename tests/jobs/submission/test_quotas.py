@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from clusters.models import Cluster
 from jobs.arrays.actions import array_act
-from jobs.models import Job, Team
+from jobs.models import Job, Team, UnfinishedArray
 from jobs.services import job_clone, job_release, job_requeue, job_submit
 from jobs.submission.refusals import JobConflict, QuotaReached
 from jobs.submission.submit import Asked, Submission, submit_all
@@ -266,3 +266,23 @@ def test_a_team_without_a_limit_has_that_of_the_installation(
     limit(team, max_queued_jobs=None)
     settings.MAX_QUEUED_JOBS = 0
     submit(user)
+
+
+def test_submissions_of_another_team_do_not_count(team: Team, user: User) -> None:
+    limit(team, max_submissions_per_minute=1)
+    submit(a_user("eve", team=a_team("speech")))
+    assert submit(user).created
+
+
+def test_submissions_of_more_than_a_minute_ago_do_not_count(team: Team, user: User) -> None:
+    limit(team, max_submissions_per_minute=1)
+    submit(user)
+    Job.objects.update(submitted_at=timezone.now() - timedelta(seconds=61))
+    assert submit(user).created
+
+
+def test_unwritten_elements_of_another_team_take_no_room(team: Team, user: User) -> None:
+    limit(team, max_queued_jobs=1)
+    other = submit(a_user("eve", team=a_team("speech")), array="0-4").job
+    UnfinishedArray.objects.create(team=other.team, array=other.array, written=1, rest={})
+    assert submit(user).created

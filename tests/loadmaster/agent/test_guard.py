@@ -377,3 +377,24 @@ class TestOrders:
         stopping.order("cancel", 20.0, 50.0)
         stopping.order("preempt", 30.0, 60.0)
         assert (stopping.by, stopping.kill_at_s) == ("cancel", 50.0)
+
+
+def test_a_job_has_the_limit_of_processes_of_its_launch(tmp_path: Path) -> None:
+    told = python("import resource; print(resource.getrlimit(resource.RLIMIT_NPROC)[0])")
+    Guarded(tmp_path / "run", told, most_processes=40).end()
+    limit = int((tmp_path / "run/stdout.log").read_text())
+    assert 40 < limit < 40 + 50_000, "beside the threads that its user has already"
+
+
+@pytest.mark.parametrize(
+    ("launch", "words"),
+    [
+        ({}, {}),
+        ({"user": 7}, {"user": 7, "group": 7, "extra_groups": []}),
+        ({"user": 7, "groups": [44]}, {"user": 7, "group": 7, "extra_groups": [44]}),
+    ],
+)
+def test_a_job_becomes_its_teams_user_with_no_other_groups(
+    launch: dict[str, Any], words: dict[str, Any]
+) -> None:
+    assert guard._as_user(launch) == words

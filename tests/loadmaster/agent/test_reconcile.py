@@ -209,3 +209,13 @@ def test_a_stray_is_stopped_after_a_while_and_what_is_left_of_one_removed() -> N
 
 def test_an_ended_entry_that_is_yet_to_be_told_is_left_alone() -> None:
     assert decided(replace(STARTED, state=AssignmentState.FAILED), ENDED, leases={RUN: 60.0}) == []
+
+
+def test_a_term_of_an_older_fence_is_ignored() -> None:
+    older = directive(DirectiveAction.UPDATE, fence=2, term_until_s=2000.0)
+    assert decided(STARTED, RUNNING, directives=older) == []
+
+
+def test_an_end_is_told_though_its_own_offer_comes_again() -> None:
+    over = replace(STARTED, state=AssignmentState.FAILED)
+    assert decided(over, ENDED, directives=START) == []

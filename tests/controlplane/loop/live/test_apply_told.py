@@ -122,3 +122,10 @@ def test_a_job_blocked_by_a_dependency_is_told_so(cluster: Cluster, node: Node) 
         "dependency",
         {"jobs": [str(held.pk)]},
     )
+
+
+def test_a_job_that_has_ended_meanwhile_is_given_no_reason(cluster: Cluster) -> None:
+    ended = a_job(cluster, state="completed")
+    record._note('["no_capacity", {}]', [ended.pk])
+    ended.refresh_from_db()
+    assert ended.waiting_code == ""

@@ -21,6 +21,7 @@ from controlplane.loop.live.lock import (
 from controlplane.loop.models import Round
 from tests.builders import a_cluster
 from tests.builders_clocks import Machine
+from tests.interleaving import just_before
 
 pytestmark = pytest.mark.django_db
 
@@ -149,3 +150,24 @@ def test_what_was_written_before_the_lock_was_found_lost_is_undone() -> None:
     with pytest.raises(LostLockError):
         change_and_check()
     assert Cluster.objects.get(pk=cluster.pk).seed == cluster.seed
+
+
+def test_of_two_that_find_a_lock_free_one_takes_it() -> None:
+    cluster = a_cluster()
+    taken: list[RoundLock | None] = []
+
+    def take() -> None:
+        taken.append(acquire(cluster.pk, NOW, later(60)))
+
+    with just_before(r'UPDATE "clusters_cluster"', take):
+        assert acquire(cluster.pk, NOW, later(60)) is None
+    assert [lock and lock.number for lock in taken] == [1]
+
+
+def test_taking_over_leaves_finished_rounds_as_they_are() -> None:
+    cluster = a_cluster()
+    done = Round.objects.create(cluster=cluster, number=1, policy="fifo", seed=1, status="applied")
+    Cluster.objects.update(round_number=1)
+    acquire(cluster.pk, NOW, later(60))
+    done.refresh_from_db()
+    assert done.status == Round.Status.APPLIED
