@@ -17,7 +17,7 @@ from clusters.services.nodes import (
 )
 from controlplane.execution.services.assignments import accept
 from jobs.models import Assignment, AssignmentSlot, Dependency, Job, JobArray
-from jobs.wording import RESTING
+from jobs.wording.reasons import RESTING
 from loadmaster.protocol import Accept, AssignmentState
 from tests.builders import a_cluster, a_job, a_team
 from tests.builders_agents import (

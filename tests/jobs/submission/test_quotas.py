@@ -284,5 +284,6 @@ def test_submissions_of_more_than_a_minute_ago_do_not_count(team: Team, user: Us
 def test_unwritten_elements_of_another_team_take_no_room(team: Team, user: User) -> None:
     limit(team, max_queued_jobs=1)
     other = submit(a_user("eve", team=a_team("speech")), array="0-4").job
+    assert other.array is not None
     UnfinishedArray.objects.create(team=other.team, array=other.array, written=1, rest={})
     assert submit(user).created
