@@ -23,7 +23,6 @@ from policies.contract.plan import (
     predicted,
 )
 from policies.contract.snapshot import RankPlacement, Snapshot
-from policies.placement.beside import view_of
 from policies.placement.cluster_state import ClusterState
 from policies.placement.finders import Shortage, ShortageCode, why_not
 from policies.placement.layout import EVERY, Allocation, Layout, Request
@@ -88,7 +87,10 @@ class BatchPlan:
         others = tuple(others)
         self.snapshot, self.ids = snapshot, snapshot.jobs.columns.ids
         whole = not others and len(rows) == len(snapshot.jobs)
-        self.view = snapshot if whole else view_of(snapshot, rows, others)
+        self.view = snapshot
+        if not whole:
+            left_out = frozenset(range(len(snapshot.jobs))).difference(rows)
+            self.view = snapshot.without(left_out, held=others)
         self.plan = PlanBuilder(self.view, never_touch=True)
         self.state, self.columns = self.plan.state, self.view.jobs.columns
         self.fit = order_of(fit, self.state.layout)
