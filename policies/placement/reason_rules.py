@@ -176,7 +176,7 @@ class PlanFacts:
     @cached_property
     def leftover(self) -> Leftover:
         """Free GPUs and amounts of each open node."""
-        return Leftover.of(self.snapshot, self.plan.placements)
+        return Leftover(self.snapshot, self.beside.state)
 
     @cached_property
     def empty_state(self) -> ClusterState:
