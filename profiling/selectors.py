@@ -14,7 +14,8 @@ from clusters.models import Cluster, GpuType, Node
 from jobs.lifecycle import JobState
 from jobs.models import Kind
 from policies.contract.snapshot import KindView, ProfileRequest, ResourceUse, Source, Throughput
-from profiling.estimates import Config, Pool, estimate, leave_one_out
+from policies.placement.amdahl import Config
+from profiling.estimates import Pool, estimate, leave_one_out
 from profiling.exploration import spread_of
 from profiling.models import UNFIT, PairRun, Profile, ProfileRun
 from profiling.pairs import rows as pairs

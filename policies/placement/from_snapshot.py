@@ -217,7 +217,7 @@ def current_placements(
     state = cluster_of(snapshot) if state is None else state
     staying = _staying(snapshot, young, waiting, state) | fixed
     requests = JobRequests(snapshot.jobs.columns, state.layout) if requests is None else requests
-    speeds = Speeds(snapshot.kinds)
+    speeds = Speeds.of(snapshot)
     for row, run in sorted(runs, key=lambda r: (arrival[r[0]], r[0])):
         if not run.is_whole or not may_stay(snapshot, row, run):
             continue

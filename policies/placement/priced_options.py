@@ -200,7 +200,7 @@ class JobOptions:
         self.snapshot, self.layout, self.open = snapshot, state.layout, state.open
         self.columns, self.cap_mw = snapshot.jobs.columns, state.cap_mw
         self.requests = JobRequests(snapshot.jobs.columns, state.layout)
-        self.speeds, self.prices = Speeds(snapshot.kinds), prices_of(snapshot)
+        self.speeds, self.prices = Speeds.of(snapshot), prices_of(snapshot)
         self._options: dict[GroupingKey, tuple[Option, ...]] = {}
 
     @cached_property

@@ -16,7 +16,8 @@ from jobs.lifecycle import ACTIVE, JobState
 from jobs.models import JobEvent, Kind
 from jobs.selectors import teams_of, visible_jobs
 from policies.contract.snapshot import Source
-from profiling.estimates import Config, LeaveOneOut, Pool, leave_one_out, median_error
+from policies.placement.amdahl import Config
+from profiling.estimates import LeaveOneOut, Pool, leave_one_out, median_error
 from profiling.exploration import EXPLORES
 from profiling.models import PairMeasurement, PairProfile, ProfileRun
 from profiling.outliers import waiting

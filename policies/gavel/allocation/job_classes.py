@@ -107,7 +107,7 @@ def job_classes(
     """Return the jobs of a snapshot but those `apart` as classes, on what `state` has free."""
     ids = snapshot.jobs.columns.ids
     groups, rows, group_of = _grouped(group_keys(snapshot.jobs.columns, options), apart)
-    gpus, speeds = {t: n for t, n in state.free_gpus().items() if n}, Speeds(snapshot.kinds)
+    gpus, speeds = {t: n for t, n in state.free_gpus().items() if n}, Speeds.of(snapshot)
     known = spread_types(speeds, {g.kind for g in groups}) if options.spread else ()
     columns = columns_of(sorted(gpus), known)
     rates = rates_of(groups, rows, Reach(state, requests, columns), speeds)

@@ -219,7 +219,7 @@ class _Placements:
         self.observed, self.current = observed, current
         self.layout, self.snapshot = observed.state.layout, observed.snapshot
         self.group_of, self.rates = requests.group_of, requests.rates
-        self.speeds, columns = Speeds(self.snapshot.kinds), self.snapshot.jobs.columns
+        self.speeds, columns = Speeds.of(self.snapshot), self.snapshot.jobs.columns
         self.launch_times = LaunchTimes(self.snapshot)
         self.kinds, self.ids = columns.kinds, columns.ids
         self.steps = columns.numbers["remaining_steps"].tolist()

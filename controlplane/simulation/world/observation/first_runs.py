@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 from controlplane.simulation.world.job_table import Launch
 from policies.contract.snapshot import KindView, Snapshot, Source, Throughput
-from profiling.estimates import Config, Pool, estimate, leave_one_out
+from policies.placement.amdahl import Config
+from profiling.estimates import Pool, estimate, leave_one_out
 from profiling.exploration import explored, spread_of
 from profiling.speeds import assumed_speed, moved
 
