@@ -22,7 +22,7 @@ from pydantic import Field
 
 from policies.contract.forms import Above0, AtLeast0, Count0, Count1, Fraction, PlainData
 
-PLAN_VERSION = 5
+PLAN_VERSION = 6
 
 LONGEST_TEXT = 10_000
 LAST_S = 253_402_300_799.0
@@ -76,6 +76,7 @@ class WaitCode(StrEnum):
     NODES_UNAVAILABLE = "nodes_unavailable"
     NODES_LOST = "nodes_lost"
     NODES_AVOIDED = "nodes_avoided"
+    NOT_SPREAD = "not_spread"
     SOLVER_FAILED = "solver_failed"
     TEAM_LIMIT = "team_limit"
 

@@ -40,7 +40,6 @@ class Alternatives:
         """`empty`: the state of the cluster if nothing ran."""
         self.columns = snapshot.jobs.columns
         self.position = snapshot.jobs.position
-        self.kind_of = {kind.id: kind for kind in snapshot.kinds}
         self.options = JobOptions(snapshot, empty)
         self._of_needs: dict[tuple[object, bool], Sequence[tuple[Request, NodeSet]]] = {}
 
@@ -52,7 +51,7 @@ class Alternatives:
     def of(self, job: str, *, may_spread: bool) -> Sequence[tuple[Request, NodeSet]]:
         """Return the requests that would start a job, each with the nodes that suit it.
 
-        `may_spread`: a training job that fits on no node may run on several.
+        `may_spread`: a training job that no node could hold may run on several.
         """
         row = self.position[job]
         key = self.options.keys[row], may_spread
@@ -72,19 +71,22 @@ class Alternatives:
     def _of_row(self, row: int, *, may_spread: bool) -> Sequence[tuple[Request, NodeSet]]:
         if self._is_batch(row):
             return [(self.options.requests.batch(row), EVERY)]
-        on_one_node = [(option.request, option.nodes) for option in self.options.within(inf, row)]
-        if on_one_node or not may_spread:
-            return on_one_node
-        return [(request, EVERY) for request in self._spread(row)]
+        options = self.options.within(inf, row)
+        if not options and may_spread:
+            options = self.options.over_nodes(row)
+        if options or not may_spread:
+            return [(option.request, option.nodes) for option in options]
+        return [(request, EVERY) for request in self._spread_by_wish(row)]
 
-    def _spread(self, row: int) -> Iterator[Request]:
-        """Yield requests of a job over several nodes, with numbers of GPUs of known speed."""
+    def _spread_by_wish(self, row: int) -> Iterator[Request]:
+        """Yield requests over nodes of a job that a node could hold, if it were as fast there.
+
+        Share policies may be asked to spread such jobs where their speed over nodes is known.
+        """
         least = int(self.columns.counts["gpus_min"][row])
         most = int(self.columns.counts["gpus_max"][row])
-        kind = self.kind_of[self.columns.kinds[row]]
-        known = {t.gpus for t in kind.throughputs if t.spread and t.steps_per_s > 0.0}
-        for gpus in sorted(known):
-            if least <= gpus <= most:
+        for _, gpus, is_spread in sorted(self.options.speeds.rates(self.columns.kinds[row])):
+            if is_spread and least <= gpus <= most:
                 yield from self.options.requests.spread(row, gpus)
 
     def _is_batch(self, row: int) -> bool:
@@ -407,12 +409,16 @@ def _has_no_decision(facts: PlanFacts, entry: Waiting) -> bool:
 
 
 def _is_impossible(facts: PlanFacts, entry: Waiting) -> bool:
-    """Return True if no open node meets the needs that the reason names, even when empty.
-
-    A gang that fits on several nodes only counts as impossible: some policies never spread a job.
-    """
-    impossible = facts.impossible(entry.job, may_spread=False)
+    """Return True if no open nodes meet the needs that the reason names, even when empty."""
+    impossible = facts.impossible(entry.job)
     return impossible is not None and entry.of("", None) == impossible
+
+
+def _is_not_spread(facts: PlanFacts, entry: Waiting) -> bool:
+    """Return True if only several nodes together could hold the job; its policy places none so."""
+    if facts.impossible(entry.job, may_spread=False) is None:
+        return False
+    return facts.impossible(entry.job) is None
 
 
 def _has_no_capacity(facts: PlanFacts, entry: Waiting) -> bool:
@@ -518,6 +524,7 @@ RULES: Mapping[WaitCode, Rule] = {
     WaitCode.SOLVER_FAILED: _has_no_decision,
     WaitCode.TEAM_LIMIT: _is_over_team_limit,
     **dict.fromkeys(IMPOSSIBLE, _is_impossible),
+    WaitCode.NOT_SPREAD: _is_not_spread,
     WaitCode.NO_CAPACITY: _has_no_capacity,
     WaitCode.POWER_CAP: _has_no_power,
     WaitCode.POSTPONED: _has_room,

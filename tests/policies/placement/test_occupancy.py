@@ -116,8 +116,8 @@ def test_take_then_release_is_the_identity(data: st.DataObject) -> None:
         states.append(_facts(occupancy))
         held.append((job, with_amounts(snapshot, job, ranks)))
         occupancy.take(job, job, held[-1][1], alone=snapshot.jobs.by_id(job).exclusive)
-    for (job, ranks), before in zip(reversed(held), reversed(states), strict=True):
-        occupancy.release(job, job, ranks)
+    for (job, taken), before in zip(reversed(held), reversed(states), strict=True):
+        occupancy.release(job, job, taken)
         assert _facts(occupancy) == before
 
 
