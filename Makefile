@@ -74,9 +74,10 @@ test-all: test-sqlite test-postgres test-docker test-root test-slurm test-browse
 test-sqlite: $(VENV)/.test
 	$(PYTEST) -n $(LONG_WORKERS) --dist loadfile --no-loadscope-reorder -m "(slow or compiler) and not nightly and not browser and not postgres and not docker and not root and not slurm and not gpu"
 
+# Every night runs all tests of the database on PostgreSQL (test-nightly).
 test-postgres: $(VENV)/.test
 	tests/with-postgres $(PYTEST) -n $(LONG_WORKERS) --dist worksteal \
-	  -m "(postgres or django_db and not slow) and not nightly and not browser and not docker and not root and not slurm and not gpu"
+	  -m "(postgres or both_databases and django_db and not slow) and not nightly and not browser and not docker and not root and not slurm and not gpu"
 
 docker-image: ## the image of the tests with Docker, which their first run makes otherwise
 	tests/with-docker true

@@ -34,6 +34,7 @@ from jobs.models import (
     JobEvent,
     Kind,
     Membership,
+    RunTimeHistory,
     Secret,
     Team,
 )
@@ -187,6 +188,12 @@ class ForecastAdmin(OfJobs):
 class JobEventAdmin(OfJobs):
     list_display = ("at", "job", "event", "from_state", "to_state", "actor")
     list_filter = ("event",)
+
+
+@admin.register(RunTimeHistory)
+class RunTimeHistoryAdmin(ReadOnly):
+    list_display = ("cluster", "key", "updated_at")
+    list_filter = ("cluster",)
 
 
 class SlotInline(ReadOnlyInline):

@@ -98,11 +98,12 @@ _OF_JOB = (
     "deadline_at", "begin_at", "submitted_at", "started_at", "completed_at", "hold_wanted",
     "failure_reason", "waiting_code", "waiting_detail", "steps_done", "total_steps",
     "checkpoint_steps", "first_loss", "last_loss", "array_index", "cluster__name", "team__name",
-    "user__username", "kind__name", "kind__digest", "array__indices", "array__at_once",
-    "array__size", "array__number",
+    "user__username", "kind__name", "kind__digest", "kind__reports_steps", "array__indices",
+    "array__at_once", "array__size", "array__number", "batch", "walltime_s",
 )  # fmt: skip
 _OF_ASSIGNMENT = (
-    "job_id", "purpose", "state", "rank", "created_at", "steps_per_s", "gpus", "units", "share",
+    "job_id", "purpose", "state", "rank", "created_at", "running_at", "predicted_run_s",
+    "steps_per_s", "gpus", "units", "share",
     "node__name", "node__emulated", "node__gpu_type__name", "node__gpu_type__emulated",
 )  # fmt: skip
 

@@ -30,7 +30,7 @@ from profiling.outliers import is_first_held
 from profiling.pairs.measurements import observe_pairs, record_impossible, record_pair
 from profiling.publication import KindStateError
 from profiling.restarts import is_stopped, learn_stop
-from profiling.run_times.history import is_predicted, run_ended
+from profiling.run_times.history import run_ended
 from profiling.runs import COMMANDS_FAULT, OPEN, SILENT, R, begin_all, give_up, lock_kind, settle
 from profiling.speeds import FIRST_STEPS, WARM_UP_STEPS
 
@@ -151,8 +151,8 @@ def launch_ended(assignment: Assignment) -> None:
 
     Batch jobs and jobs without GPUs have run times, the others speeds.
     """
-    if is_predicted(assignment.job):
-        run_ended(assignment)
+    run_ended(assignment)
+    if assignment.job.has_no_speed:
         return
     production_measured(assignment)
     whole = observe_whole_run(assignment)

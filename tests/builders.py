@@ -101,7 +101,11 @@ def a_kind(
     unless it has a team.
     """
     number = next(_numbers)
-    defaults = {"digest": f"{number:064x}", "name": name or f"kind-{number}"}
+    defaults = {
+        "digest": f"{number:064x}",
+        "name": name or f"kind-{number}",
+        "reports_steps": True if steps_per_s and source == "measured" else None,
+    }
     kind = Kind.objects.create(**{**defaults, **values})
     for (gpu_type, gpus), speed in (steps_per_s or {}).items():
         Profile.objects.create(

@@ -1,8 +1,10 @@
 """What every test shares."""
 
 import os
+import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,11 @@ EXAMPLES = int(os.environ.get("LOADMASTER_TEST_EXAMPLES", "1"))
 UNMEASURED = ("bench", "chaos", "load", "security")
 """Folders whose tests run experiments, or many times what other tests run once."""
 
+DATABASE_WORDS = re.compile(
+    r"vendor|postgres|sqlite|JSON|x00|%00|select_for_update|cursor\(|mutex|transaction=True"
+    r"|\b(SQL|lock|locks|locked|locking|IntegrityError|OperationalError|DatabaseError)\b"
+)
+
 os.environ.setdefault("LOADMASTER_ISOLATION", "none")
 """Agents that tests start as programs share their nodes; isolation has tests of its own."""
 
@@ -42,7 +49,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for test in {getattr(item, "obj", None) for item in items}:
         if EXAMPLES > 1 and is_hypothesis_test(test):
             multiply_examples(test, EXAMPLES)
+    for item in items:
+        if names_a_database(item.path):
+            item.add_marker("both_databases")
     items.sort(key=time_limit_s, reverse=True)
+
+
+@cache
+def names_a_database(path: Path) -> bool:
+    """Return True for a file of tests where PostgreSQL may differ from SQLite.
+
+    Such a file names one of them, a lock, a transaction, SQL, JSON or NUL.
+    """
+    return DATABASE_WORDS.search(path.read_text()) is not None
 
 
 def time_limit_s(item: pytest.Item) -> float:

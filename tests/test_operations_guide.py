@@ -125,7 +125,7 @@ def test_every_metric_and_every_setting_that_is_named_exists() -> None:
 def test_every_reason_for_waiting_that_is_explained_is_one_that_pages_show() -> None:
     section = TEXT.split("### Jobs wait though GPUs are free")[1].split("###")[0]
     explained = re.findall(r"^- \*(.+?)\*", section, re.MULTILINE)
-    wording = (ROOT / "jobs/wording.py").read_text()
+    wording = (ROOT / "jobs/wording/reasons.py").read_text()
     assert [reason for reason in explained if reason not in wording] == []
     assert explained
 

@@ -26,7 +26,7 @@ from jobs.launch_outcome import End, EndOutcome, Past, end_outcome, trouble_of
 from jobs.lifecycle import PLACED, JobMove, JobState
 from jobs.models import Assignment, Attempt, Job
 from jobs.moves import move_job
-from jobs.wording import RESTING
+from jobs.wording.reasons import RESTING
 from loadmaster.protocol import AssignmentState, ReasonClass, StopReason
 from profiling import services as profiling_services
 

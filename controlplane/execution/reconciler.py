@@ -44,7 +44,7 @@ from jobs.launch_outcome import LONGEST_BACKOFF_S
 from jobs.lifecycle import PLACED, JobState
 from jobs.models import UNFINISHED, Assignment, Dependency, Job
 from jobs.moves import LostRaceError, lock_assignment
-from jobs.wording import RESTING
+from jobs.wording.reasons import RESTING
 from loadmaster.protocol import AssignmentState, Intervals, ReasonClass
 
 log = logging.getLogger(__name__)

@@ -36,6 +36,7 @@ from jobs.models import (
     Job,
     LogChunk,
     ProgressPoint,
+    RunTimeHistory,
     UsagePoint,
 )
 from jobs.moves import note_job
@@ -235,6 +236,7 @@ RULES = (
     Rule("samples", "samples", _of_ended_jobs("samples", ProgressPoint, UsagePoint), LEAST_DAYS),
     Rule("forecasts", "samples", _expired(Forecast, "job__completed_at"), LEAST_DAYS),
     Rule("run times", "samples", _expired(RunTimeGroup, "updated_at"), LEAST_DAYS),
+    Rule("run time histories", "samples", _expired(RunTimeHistory, "updated_at"), LEAST_DAYS),
     Rule("predicted runs", "samples", _expired(PredictedRun, "ended_at"), LEAST_DAYS),
     Rule("simulations", "simulations", _each(_simulations)),
     Rule("idempotency keys", "keys", _expired(IdempotencyKey, "created_at"), 1),

@@ -20,6 +20,7 @@ from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.report.run_metrics import SHORTEST_S
 from controlplane.simulation.world.outcome import LEFT_WAITING, Progress
 from controlplane.simulation.world.run import Simulation
+from policies.contract.assumed import UnknownRuns, jobs_of_unknown_speed
 from policies.contract.policy import Policy
 from policies.contract.snapshot import (
     Floats,
@@ -35,6 +36,8 @@ SHORTEST_ROUND_S = 1.0
 CUT = "the simulation was cut before its end was known"
 UNKNOWN_SPEED = "its speed where it runs is not known"
 UNKNOWN_RUN_TIME = "its run time is not known: it has no walltime, and no like job has ended"
+FIRST_RUN = "its kind runs for the first time"
+BEHIND_FIRST_RUN = "a job before it runs for the first time"
 BEHIND_UNKNOWN = "a job that runs before it has no known end; a walltime would give it one"
 
 
@@ -105,6 +108,38 @@ def run_ahead(
         is_cut = not _run(simulation, work, monotonic() + budget_s)
     simulation.world.meter.settle(simulation.engine.now_s)
     return _result(simulation, is_cut=is_cut)
+
+
+def without_assumed_times(ahead: Ahead, snapshot: Snapshot) -> Ahead:
+    """Return the simulated queue without ends and starts that rest on assumed speeds.
+
+    A start behind a run of unknown length is unknown, too, and no interval, though people read one
+    for the run itself: the bounds of several runs do not add up to bounds of a start, and with a
+    short run the policy might have chosen another order than with a long one.
+    """
+    unknown = jobs_of_unknown_speed(snapshot)
+    if not unknown:
+        return ahead
+
+    # 1. Runs of assumed speed, by their simulated start.
+    runs = UnknownRuns()
+    for job in unknown & ahead.jobs.keys():
+        start_s = ahead.jobs[job].start_s
+        if start_s is not None:
+            runs.add(ahead.jobs[job].nodes, start_s)
+
+    # 2. Their ends are left out, and all that comes after them.
+    columns = snapshot.jobs.columns
+    runs_now = {columns.ids[row] for row, of in enumerate(columns.others["running"]) if of}
+    jobs = {}
+    for job, of_job in ahead.jobs.items():
+        start_s = of_job.start_s
+        if job not in runs_now and start_s is not None and runs.precede(of_job.nodes, start_s):
+            of_job = replace(of_job, start_s=None, end_s=None, why=BEHIND_FIRST_RUN)
+        if job in unknown:
+            of_job = replace(of_job, end_s=None, why=of_job.why or FIRST_RUN)
+        jobs[job] = of_job
+    return replace(ahead, jobs=jobs)
 
 
 def _scenario(snapshot: Snapshot) -> Scenario:

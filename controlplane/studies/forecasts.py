@@ -7,29 +7,29 @@ sees, for it waits for an array or a held job, is expected to start when these h
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import replace
 from uuid import UUID
 
 from controlplane.loop.live.forecasting import not_scheduled, store
 from controlplane.loop.models import Round
-from controlplane.simulation.ahead import Ahead, run_ahead
+from controlplane.simulation.ahead import (
+    BEHIND_FIRST_RUN,
+    Ahead,
+    run_ahead,
+    without_assumed_times,
+)
 from controlplane.simulation.world.run import SimulationError
 from jobs.dependencies import unsatisfied
 from jobs.lifecycle import ACTIVE, JobState
 from jobs.models import Condition, Dependency, Job
 from policies.contract import plan_json, snapshot_json
-from policies.contract.assumed import UnknownRuns, jobs_of_unknown_speed
 from policies.contract.plan import LAST_S, Expected
 from policies.contract.policy import PolicyError
-from policies.contract.snapshot import Snapshot
 from policies.host import registry
 
 WORK = 20_000
 """Jobs that all simulated rounds together may see."""
 
 AFTER_A_FAILURE = "it starts only if a job that it waits for does not complete"
-FIRST_RUN = "its kind runs for the first time"
-BEHIND_FIRST_RUN = "a job before it runs for the first time"
 AFTER_UNKNOWN = "what it waits for has no known end, or is not in the queue itself"
 
 BUDGET_S = 10.0
@@ -48,7 +48,7 @@ def forecast_round(cluster_id: int) -> bool:
         ahead = run_ahead(snapshot, policy, work=WORK, budget_s=BUDGET_S)
     except (PolicyError, SimulationError):
         return False
-    ahead = _without_assumed_times(ahead, snapshot)
+    ahead = without_assumed_times(ahead, snapshot)
     names = {node.id: node.name for node in snapshot.nodes}
     starts = {job: _expected(ahead, job) for job in sorted(not_scheduled(plan))}
     whys = {job: ahead.jobs[job].why for job in starts if job in ahead.jobs}
@@ -60,33 +60,6 @@ def forecast_round(cluster_id: int) -> bool:
         starts = {job: of for job, of in starts.items() if of is not None or job in unknown}
     store(cluster_id, row.number, snapshot.now_s, starts, names, whys)
     return True
-
-
-def _without_assumed_times(ahead: Ahead, snapshot: Snapshot) -> Ahead:
-    """Return the simulated queue without ends and starts that rest on assumed speeds."""
-    unknown = jobs_of_unknown_speed(snapshot)
-    if not unknown:
-        return ahead
-    runs = UnknownRuns()
-    for job in unknown & ahead.jobs.keys():
-        start_s = ahead.jobs[job].start_s
-        if start_s is not None:
-            runs.add(ahead.jobs[job].nodes, start_s)
-    others = snapshot.jobs.columns.others
-    runs_now = {snapshot.jobs.columns.ids[row] for row, of in enumerate(others["running"]) if of}
-    jobs = {}
-    for job, found in ahead.jobs.items():
-        start_s = found.start_s
-        if start_s is None:
-            is_behind = False
-        else:
-            is_behind = job not in runs_now and runs.precede(found.nodes, start_s)
-        if is_behind:
-            found = replace(found, start_s=None, end_s=None, why=BEHIND_FIRST_RUN)
-        if job in unknown:
-            found = replace(found, end_s=None, why=found.why or FIRST_RUN)
-        jobs[job] = found
-    return replace(ahead, jobs=jobs)
 
 
 def _dependent(cluster_id: int, ahead: Ahead) -> Mapping[str, Expected | str]:

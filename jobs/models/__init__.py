@@ -25,12 +25,12 @@ from jobs.models.jobs import (
     JobEvent,
     Kind,
 )
+from jobs.models.run_times import RunTimeHistory
 from jobs.models.teams import Membership, Secret, Team, TeamRole
 
 __all__ = [
     "QUEUE_ORDER", "UNFINISHED", "Assignment", "AssignmentEvent", "AssignmentSlot", "Attempt",
     "Condition", "Dependency", "Forecast", "IdempotencyKey", "Job", "JobArray", "JobCounter",
-    "JobEvent", "Kind", "LogChunk", "Membership", "ProgressPoint", "Secret", "Team", "TeamRole",
-    "UnfinishedArray",
-    "UsagePoint",
+    "JobEvent", "Kind", "LogChunk", "Membership", "ProgressPoint", "RunTimeHistory", "Secret",
+    "Team", "TeamRole", "UnfinishedArray", "UsagePoint",
 ]  # fmt: skip

@@ -310,6 +310,11 @@ class Job(models.Model):
         return self.batch and self.processes == "first"
 
     @property
+    def has_no_speed(self) -> bool:
+        """Return True for a job that has a run time instead of a speed on GPUs."""
+        return self.batch or self.gpus_max == 0
+
+    @property
     def is_over(self) -> bool:
         return JobState(self.state) in ENDED
 

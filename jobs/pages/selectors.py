@@ -22,7 +22,9 @@ from controlplane.web.operators import is_operator
 from controlplane.web.pages import formats
 from jobs.arrays.selectors import first_of_array
 from jobs.assignment_lifecycle import LIVE
-from jobs.forecasts import Expected, starts_of
+from jobs.forecasts.intervals import UnknownRunTime
+from jobs.forecasts.run_times import unknown_run_times
+from jobs.forecasts.starts import Expected, starts_of
 from jobs.lifecycle import SHOWN_AS_RUNNING, SHOWN_AS_WAITING, JobState
 from jobs.models import QUEUE_ORDER, Assignment, AssignmentSlot, Job, Kind, Team
 from jobs.selectors import (
@@ -36,7 +38,7 @@ from jobs.selectors import (
     seen_by,
     visible_jobs,
 )
-from jobs.wording import Explanation, explain
+from jobs.wording.explanation import Explanation, explain
 
 Names = Mapping[UUID, tuple[str, ...]]
 """Jobs that now hold a part of an assignment's GPUs, by assignment."""
@@ -93,8 +95,8 @@ STATE_FILTERS: Mapping[str, tuple[str, Q]] = {
 _OF_JOB = (
     "name", "state", "queue_rank", "steps_done", "total_steps", "due_at", "completed_at",
     "waiting_code", "waiting_detail", "failure_reason", "team__name", "user__username",
-    "kind__name", "cores", "batch", "units", "array_index", "array__indices", "array__at_once",
-    "array__size",
+    "kind__name", "kind__reports_steps", "cores", "batch", "units", "gpus_min", "gpus_max",
+    "walltime_s", "cluster", "array_index", "array__indices", "array__at_once", "array__size",
 )  # fmt: skip
 
 
@@ -155,9 +157,9 @@ class Place:
 class JobRow:
     """Row of the queue. `eta_s`: time left at the present speed; `tone` colours the due date.
 
-    `expected`: start of a waiting job, if one is expected; `start_unknown`: why none is. The row of
-    an array has its `states` (elements by state), and its first `elements` if it is unfolded; `job`
-    is one of them.
+    `expected`: start of a waiting job, if one is expected; `start_unknown`: why none is.
+    `run_time`: interval of a run time that is unknown, else None. The row of an array has its
+    `states` (elements by state), and its first `elements` if it is unfolded; `job` is one of them.
     """
 
     job: Job
@@ -170,6 +172,7 @@ class JobRow:
     told: Explanation
     expected: Expected | None = None
     start_unknown: str = ""
+    run_time: UnknownRunTime | None = None
     states: Mapping[str, int] = field(default_factory=dict)
     elements: tuple[JobRow, ...] = ()
 
@@ -298,11 +301,13 @@ def job_rows(user: User, jobs: Iterable[Job]) -> list[JobRow]:
     names, now = names_in_waiting(user, jobs), timezone.now()
     beside = co_tenants(user, (a for job in jobs for a in getattr(job, "live_assignments", ())))
     starts = starts_of(jobs, now)
+    run_times = unknown_run_times(jobs, now, known=starts.of_known_end)
     return [
         replace(
             _row(job, names, beside, now),
             expected=starts.expected.get(job.pk),
             start_unknown=starts.unknown.get(job.pk, ""),
+            run_time=run_times.get(job.pk),
         )
         for job in jobs
     ]

@@ -25,7 +25,8 @@ from controlplane.web.models import Scope
 from controlplane.web.rest.strict import FlagFilter, StrictView, flag_of
 from jobs import services
 from jobs.arrays.selectors import first_of_array, states_of
-from jobs.forecasts import first_forecast, starts_of
+from jobs.forecasts.run_times import unknown_run_times
+from jobs.forecasts.starts import first_forecast, starts_of
 from jobs.lifecycle import ACTIVE, JobState
 from jobs.logs import BadCursor, read_log
 from jobs.models import UNFINISHED, Job
@@ -252,9 +253,14 @@ def _detail(
 
 
 def _starts(jobs: Sequence[Job]) -> dict[str, Any]:
-    """Expected starts of waiting jobs, and why others have none."""
-    found = starts_of(jobs, timezone.now())
-    return {"expected": found.expected, "start_unknown": found.unknown}
+    """Expected starts of waiting jobs, why others have none, and unknown run times."""
+    now = timezone.now()
+    found = starts_of(jobs, now)
+    return {
+        "expected": found.expected,
+        "start_unknown": found.unknown,
+        "run_times": unknown_run_times(jobs, now, known=found.of_known_end),
+    }
 
 
 def _acted(request: Request, pk: str, act: Callable[[Job, User], Job]) -> Response:

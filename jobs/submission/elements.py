@@ -14,7 +14,7 @@ from jobs.lifecycle import JobState
 from jobs.models import Dependency, Job, JobArray, UnfinishedArray
 from jobs.submission.array_expression import array_indices
 from jobs.submission.validation import JobRequest
-from jobs.wording import ARRAY_LIMIT
+from jobs.wording.reasons import ARRAY_LIMIT
 
 _OWN = ("id", "number", "array_id", "array_index", "submitted_at")
 """Columns of an element that are not copied from the first one."""

@@ -40,7 +40,7 @@ from jobs.submission.feasibility import Inventory
 from jobs.submission.quotas import Quotas
 from jobs.submission.refusals import IdempotencyConflict, JobConflict, QuotaReached
 from jobs.submission.validation import JobInvalid, JobRequest, validate_job
-from jobs.wording import BEGINS_LATER
+from jobs.wording.reasons import BEGINS_LATER
 
 log = logging.getLogger(__name__)
 

@@ -311,6 +311,8 @@ def _show_forecast(context: typer.Context, forecast: SubmissionForecast, as_json
     out().print(f"It would start {at}{where}, with {forecast.cores:g} cores{gpus}.")
     if forecast.reason:
         out().print(shown(forecast.reason))
+    if forecast.run_time is not None:
+        out().print(f"Run time: {shown(forecast.run_time.words)}.")
 
 
 def _show_submissions(

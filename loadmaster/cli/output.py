@@ -155,7 +155,8 @@ def show_jobs(jobs: Iterable[Job]) -> None:
 def _row(job: Job) -> tuple[str, ...]:
     done = f"{100 * job.progress.fraction:.0f}%"
     name, state, due = shown(job.title), styled(job.state), short(job.due)
-    return job.id[:SHORT_ID], name, state, done, where(job), due, shown(job.user), why(job)
+    waits = _why_and_how_long(job)
+    return job.id[:SHORT_ID], name, state, done, where(job), due, shown(job.user), waits
 
 
 def _array_row(job: Job, array: Element) -> tuple[str, ...]:
@@ -197,6 +198,7 @@ def show_job(job: Job) -> None:
         "why it waits": why(job),
         "what helps": shown(job.waiting.remedy) if job.waiting else "",
         "expected": _expected(job),
+        "run time": shown(job.run_time.words) if job.run_time else "",
         "where": where(job),
         "progress": _progress(job),
         "speed": f"{done.steps_per_s:.3g} steps/s, ready {moment(done.eta)}"
@@ -299,6 +301,14 @@ def where(job: Job) -> str:
 def why(job: Job) -> str:
     """Reason for a job's wait."""
     return shown(job.waiting.reason) if job.waiting else ""
+
+
+def _why_and_how_long(job: Job) -> str:
+    """Reason for a job's wait, and the interval of its run time if that is unknown."""
+    parts = [why(job)]
+    if job.run_time is not None and job.run_time.low_s is not None:
+        parts.append(f"Runs {shown(job.run_time.words)}.")
+    return " ".join(part for part in parts if part)
 
 
 def styled(state: str) -> str:

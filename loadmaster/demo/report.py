@@ -1,14 +1,24 @@
-"""The demo's report: every claim is computed from the facts in its file."""
+"""Check of the demo's report: every promise is computed from the launches in its file."""
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
+
+from loadmaster.demo.launches import (
+    ReportedJob,
+    holds,
+    resumptions,
+    run_time_errors,
+    shortest_unforced_s,
+    stops,
+)
 
 REPORT_VERSION = 2
+
 LARGEST_MEDIAN_ERROR = 0.13
 """Largest median relative error of run times by measured speeds (ANDREAS' validation: 13%)."""
 
@@ -16,45 +26,18 @@ LARGEST_ESTIMATE_ERROR = 0.3
 """The same by estimated speeds: no launch of the kind had run on as many GPUs of the type."""
 
 MOST_STOPS = 8
-SHORTEST_LAUNCH_S = 5.0
+"""Most launches that may be pre-empted in a demo."""
 
-Facts = Mapping[str, Any]
+SHORTEST_LAUNCH_S = 5.0
+"""Least length in seconds of a launch that is stopped without need."""
 
 
 class ReportError(Exception):
-    """The file is no report of this version; the message says what is wrong with it."""
-
-
-def check_report(path: Path | str) -> list[str]:
-    """Promises that the report at `path` breaks, a sentence each. Raises ReportError."""
-    return broken_promises(read_report(path)["jobs"])
-
-
-def check_timing(path: Path | str) -> list[str]:
-    """Figures of the report at `path` that a busy machine spoils. Raises ReportError."""
-    return spoiled_figures(read_report(path)["jobs"])
-
-
-def broken_promises(jobs: Sequence[Facts]) -> list[str]:
-    """Return the promises that do not hold, whatever the machine did beside."""
-    checks = (
-        _unfinished(jobs),
-        _losses_that_did_not_fall(jobs),
-        [] if resumptions(jobs) else ["no job was pre-empted or migrated and resumed"],
-        _lost_steps(jobs),
-        _without_predictions(jobs),
-        _held_twice(jobs),
-    )
-    return [failure for check in checks for failure in check]
-
-
-def spoiled_figures(jobs: Sequence[Facts]) -> list[str]:
-    """Return the figures that are worse than on a quiet machine: errors of run times, stops."""
-    return [*_errors(jobs), *_many_stops(jobs), *_short_launches(jobs)]
+    """Unreadable report, or one of another version; the message says what is wrong with it."""
 
 
 def read_report(path: Path | str) -> dict[str, Any]:
-    """The report's content; ReportError when it cannot be read or is of another version."""
+    """Return the report's content; raise ReportError if it is no report of this version."""
     try:
         report = json.loads(Path(path).read_text())
     except OSError as error:
@@ -68,167 +51,103 @@ def read_report(path: Path | str) -> dict[str, Any]:
     return report
 
 
-def run_time_errors(jobs: Sequence[Facts], *, estimated: bool = False) -> list[float]:
-    """|predicted - measured| / measured run time of launches with steps.
-
-    Of those on a configuration that a launch of the kind had tried before; `estimated`: the others.
-    """
-    tried = [
-        (_configuration(job, p), p["from_s"])
-        for job in jobs
-        for p in (*_with_steps(job["placements"]), *_with_steps(job.get("profile_runs", ())))
-    ]
-    return [
-        abs(p["predicted_run_s"] - p["measured_run_s"]) / p["measured_run_s"]
-        for job in jobs
-        for p in _with_steps(job["placements"])
-        if p["predicted_run_s"] is not None and p["measured_run_s"]
-        if estimated
-        != any(at == _configuration(job, p) and from_s < p["from_s"] for at, from_s in tried)
-    ]
+def check_report(path: Path | str) -> list[str]:
+    """Return the promises that the report at `path` breaks. Raises ReportError."""
+    return broken_promises(read_report(path)["jobs"])
 
 
-def _with_steps(launches: Iterable[Facts]) -> list[Facts]:
-    return [p for p in launches if p["end_steps"] > p["start_steps"]]
+def check_timing(path: Path | str) -> list[str]:
+    """Return the figures of the report at `path` that a busy machine spoils. Raises ReportError."""
+    return spoiled_figures(read_report(path)["jobs"])
 
 
-def _configuration(job: Facts, placement: Facts) -> tuple[str, str, int]:
-    return job["kind"], placement["gpu_type"], placement["gpus"]
+def broken_promises(jobs: Sequence[ReportedJob]) -> list[str]:
+    """Return the promises that do not hold, whatever else the machine did, a sentence each."""
+    failures = []
+
+    # 1. Every job completes, and learns.
+    for job in jobs:
+        if job["state"] != "completed":
+            failures.append(f"{job['name']} is {job['state']}, not completed")
+    for job in jobs:
+        first, final = job["first_loss"], job["final_loss"]
+        if first is None or final is None or not final < first:
+            failures.append(f"{job['name']}: the loss did not fall ({first} to {final})")
+
+    # 2. At least one job is stopped and goes on, and none loses steps that were saved.
+    resumed = resumptions(jobs)
+    if not resumed:
+        failures.append("no job was pre-empted or migrated and resumed")
+    for before, after in resumed:
+        step = after["resumed_at_step"]
+        if step is None or step < before["checkpoint_steps"]:
+            failures.append(
+                f"fence {after['fence']} resumed at step {step},"
+                f" before the checkpoint of step {before['checkpoint_steps']}"
+            )
+
+    # 3. Run times are predicted.
+    if not run_time_errors(jobs) and not run_time_errors(jobs, estimated=True):
+        failures.append("no placement has both a predicted and a measured run time")
+
+    # 4. No two launches hold a slot at once.
+    return [*failures, *_slots_held_twice(jobs)]
 
 
-def resumptions(jobs: Iterable[Facts]) -> list[tuple[Facts, Facts]]:
-    """Pairs (stopped before its end, went on later) of the same job."""
-    pairs = (pair for job in jobs for pair in pairwise(_worked(job)))
-    return [
-        (before, after)
-        for before, after in pairs
-        if before["outcome"] == "preempted" and before["end_steps"] > 0
-    ]
+class _SlotHold(NamedTuple):
+    """Time in seconds in which a launch held one slot, and the launch in words."""
+
+    from_s: float
+    to_s: float
+    launch: str
 
 
-def stops(jobs: Iterable[Facts]) -> list[Facts]:
-    """Launches that were pre-empted, to wait or to go on elsewhere."""
-    return [p for job in jobs for p in _held(job) if p["outcome"] == "preempted"]
+def _slots_held_twice(jobs: Iterable[ReportedJob]) -> list[str]:
+    """Return a sentence for each two launches that held a slot of a device at once."""
+    by_slot: defaultdict[tuple[str, int], list[_SlotHold]] = defaultdict(list)
+    for job in jobs:
+        for hold in holds([*job["placements"], *job.get("profile_runs", ())]):
+            launch = f"{job['name']} (fence {hold.launch['fence']})"
+            for slot in hold.launch["slots"]:
+                held = _SlotHold(hold.from_s, hold.to_s, launch)
+                by_slot[slot["device"], slot["slot"]].append(held)
+
+    failures = []
+    for (device, slot_number), of_slot in by_slot.items():
+        for first, second in pairwise(sorted(of_slot)):
+            if second.from_s < first.to_s:
+                failures.append(
+                    f"device {device} slot {slot_number} was held by {first.launch}"
+                    f" and {second.launch} at once"
+                )
+    return failures
 
 
-def is_forced(stopped: Facts, jobs: Iterable[Facts]) -> bool:
-    """Return True if a job of higher priority, or equal with a due date, got its GPUs next."""
-    owner = next(job for job in jobs if stopped in job["placements"])
-    devices = {slot["device"] for slot in stopped["slots"]}
-    later = [
-        (p["from_s"], job)
-        for job in jobs
-        for p in _held(job)
-        if p["from_s"] >= stopped["to_s"] and devices & {slot["device"] for slot in p["slots"]}
-    ]
-    following = min(later, key=lambda of: of[0], default=(0.0, owner))[1]
-    higher = following["priority"] > owner["priority"]
-    due = following["priority"] == owner["priority"] and following["due_s"] is not None
-    return following is not owner and (higher or due)
+def spoiled_figures(jobs: Sequence[ReportedJob]) -> list[str]:
+    """Return the figures that are worse than on a quiet machine, a sentence each."""
+    figures = []
 
-
-def shortest_unforced_s(job: Facts, jobs: Sequence[Facts]) -> float | None:
-    """Length of the job's shortest launch that was stopped and not forced to; None without one."""
-    chosen = (p for p in stops([job]) if not is_forced(p, jobs))
-    return min((p["to_s"] - p["from_s"] for p in chosen), default=None)
-
-
-def forecasts(jobs: Iterable[Facts]) -> list[tuple[float, float, float]]:
-    """(low, actual, high) start of every job with a forecast that has started."""
-    told = ((job["forecast"], job["started_s"]) for job in jobs if job["forecast"])
-    return [
-        (f["low_s"], at_s, f["high_s"])
-        for f, at_s in told
-        if at_s is not None and f["low_s"] is not None and f["high_s"] is not None
-    ]
-
-
-def _held(job: Facts) -> list[Facts]:
-    return [p for p in job["placements"] if p["from_s"] is not None]
-
-
-def _worked(job: Facts) -> list[Facts]:
-    """Launches by fence, without withdrawn offers and ones without a step."""
-    launches = sorted(_held(job), key=lambda p: p["fence"])
-    return [p for p in launches if not _stopped_early(p)]
-
-
-def _stopped_early(placement: Facts) -> bool:
-    nothing_done = placement["end_steps"] == placement["start_steps"]
-    was_stopped = placement["outcome"] in ("preempted", "failed", "lost")
-    return placement["resumed_at_step"] is None and nothing_done and was_stopped
-
-
-def _unfinished(jobs: Iterable[Facts]) -> list[str]:
-    left = (job for job in jobs if job["state"] != "completed")
-    return [f"{job['name']} is {job['state']}, not completed" for job in left]
-
-
-def _losses_that_did_not_fall(jobs: Iterable[Facts]) -> list[str]:
-    losses = [(job["name"], job["first_loss"], job["final_loss"]) for job in jobs]
-    return [
-        f"{name}: the loss did not fall ({first} to {final})"
-        for name, first, final in losses
-        if first is None or final is None or not final < first
-    ]
-
-
-def _lost_steps(jobs: Iterable[Facts]) -> list[str]:
-    return [
-        f"fence {after['fence']} resumed at step {after['resumed_at_step']}, "
-        f"before the checkpoint of step {before['checkpoint_steps']}"
-        for before, after in resumptions(jobs)
-        if after["resumed_at_step"] is None or after["resumed_at_step"] < before["checkpoint_steps"]
-    ]
-
-
-def _without_predictions(jobs: Sequence[Facts]) -> list[str]:
-    if run_time_errors(jobs) or run_time_errors(jobs, estimated=True):
-        return []
-    return ["no placement has both a predicted and a measured run time"]
-
-
-def _errors(jobs: Sequence[Facts]) -> list[str]:
+    # 1. Errors of predicted run times.
     limits = (
         (run_time_errors(jobs), LARGEST_MEDIAN_ERROR, "measured"),
         (run_time_errors(jobs, estimated=True), LARGEST_ESTIMATE_ERROR, "estimated"),
     )
-    return [
-        f"median error of predicted run times is {median(errors):.1%} by {source} speeds of"
-        f" {len(errors)} launches, over {limit:.0%}"
-        for errors, limit, source in limits
-        if errors and median(errors) > limit
-    ]
+    for errors, limit, source in limits:
+        if errors and median(errors) > limit:
+            figures.append(
+                f"median error of predicted run times is {median(errors):.1%} by {source} speeds"
+                f" of {len(errors)} launches, over {limit:.0%}"
+            )
 
-
-def _many_stops(jobs: Iterable[Facts]) -> list[str]:
-    found = len(stops(jobs))
-    if found <= MOST_STOPS:
-        return []
-    return [f"launches were stopped {found} times, over {MOST_STOPS}"]
-
-
-def _short_launches(jobs: Sequence[Facts]) -> list[str]:
-    found = [(job["name"], shortest_unforced_s(job, jobs)) for job in jobs]
-    return [
-        f"the stopped launch of {name} ran for {length_s:.1f} s, under {SHORTEST_LAUNCH_S:g} s, and"
-        " no job of higher priority, or due, followed it"
-        for name, length_s in found
-        if length_s is not None and length_s < SHORTEST_LAUNCH_S
-    ]
-
-
-def _held_twice(jobs: Iterable[Facts]) -> list[str]:
-    held: defaultdict[tuple[str, int], list[tuple[float, float, str]]] = defaultdict(list)
+    # 2. Many stops, and launches that were stopped soon without need.
+    stop_count = len(stops(jobs))
+    if stop_count > MOST_STOPS:
+        figures.append(f"launches were stopped {stop_count} times, over {MOST_STOPS}")
     for job in jobs:
-        for p in (*job["placements"], *job.get("profile_runs", ())):
-            for slot in p["slots"] if p["from_s"] is not None else ():
-                held[slot["device"], slot["slot"]].append(
-                    (p["from_s"], p["to_s"], f"{job['name']} (fence {p['fence']})")
-                )
-    return [
-        f"device {device} slot {slot} was held by {first[2]} and {second[2]} at once"
-        for (device, slot), intervals in held.items()
-        for first, second in pairwise(sorted(intervals))
-        if second[0] < first[1]
-    ]
+        length_s = shortest_unforced_s(job, jobs)
+        if length_s is not None and length_s < SHORTEST_LAUNCH_S:
+            figures.append(
+                f"the stopped launch of {job['name']} ran for {length_s:.1f} s, under"
+                f" {SHORTEST_LAUNCH_S:g} s, and no job of higher priority, or due, followed it"
+            )
+    return figures

@@ -16,6 +16,7 @@ from uuid import UUID
 from django.utils import timezone
 
 from clusters.models import Cluster
+from jobs.forecasts.run_times import remember_run_time
 from jobs.models import Assignment, Job
 from loadmaster.protocol import AssignmentState, ReasonClass
 from profiling.measurements import is_training
@@ -38,11 +39,6 @@ AT_WALLTIME = 0.9
 """Least part of its walltime after which a job that a limit ended has run for its walltime."""
 
 
-def is_predicted(job: Job) -> bool:
-    """Return True for a job that has a run time instead of a speed on GPUs."""
-    return job.batch or job.gpus_max == 0
-
-
 def features_of(job: Job) -> Features:
     """Return the facts by which a job's run time is predicted."""
     asked = {name: float(getattr(job, name)) for name in ASKED}
@@ -62,7 +58,7 @@ def expected(cluster: Cluster, jobs: Iterable[Job]) -> dict[UUID, Prediction]:
     One query for MOST_NAMED groups, none where the walltime is the prediction.
     """
     predictor = next(name for name in PREDICTORS if name == cluster.predictor)
-    features = {job.pk: features_of(job) for job in jobs if is_predicted(job)}
+    features = {job.pk: features_of(job) for job in jobs if job.has_no_speed}
     alike = set(features.values())  # all elements of an array, say
     keys = {key for job in alike for key in job.groups()} if predictor != WALLTIME else set()
     newest = _newest(cluster, sorted(keys))
@@ -75,10 +71,18 @@ def run_ended(assignment: Assignment) -> None:
 
     Of two jobs of a new group that end at once, the group may keep one: the next end adds to that.
     """
-    job, run_s = assignment.job, _run_s(assignment)
-    if run_s is None or not is_predicted(job):
+    job = assignment.job
+    run_s = _run_s(assignment)
+    if run_s is None:
         return
     now = assignment.ended_at or timezone.now()
+
+    # 1. All jobs: intervals for jobs of unknown run time, which people read and no policy.
+    remember_run_time(job, _earlier_s(assignment) + run_s, now)
+    if not job.has_no_speed:
+        return
+
+    # 2. Jobs without a speed: the error of the prediction, and predictions of like jobs.
     if assignment.predicted_source and assignment.predicted_run_s is not None:
         PredictedRun.objects.create(
             job=job,
@@ -125,6 +129,19 @@ def _run_s(assignment: Assignment) -> float | None:
     walltime_s, limited = assignment.job.walltime_s, assignment.reason_class == ReasonClass.LIMIT
     at_walltime = walltime_s is not None and run_s >= AT_WALLTIME * walltime_s
     return run_s if limited and at_walltime else None
+
+
+def _earlier_s(assignment: Assignment) -> float:
+    """Return how long earlier launches of a job ran that did a part of its work, in seconds."""
+    job = assignment.job
+    if not job.preemptible or assignment.fence == 1:
+        return 0.0
+    earlier = job.assignments.filter(purpose=assignment.purpose, rank=0, fence__lt=assignment.fence)
+    ran_s = 0.0
+    for began, ended in earlier.values_list("running_at", "ended_at"):
+        if began is not None and ended is not None:
+            ran_s += max(0.0, (ended - began).total_seconds())
+    return ran_s
 
 
 def _newest(cluster: Cluster, keys: Sequence[Key]) -> dict[Key, Sequence[float]]:

@@ -148,7 +148,7 @@ def test_the_queue_costs_the_same_queries_whatever_arrays_it_holds(
 ) -> None:
     an_array(user)
     text(ada, "/")
-    with django_assert_num_queries(14) as first:
+    with django_assert_num_queries(15) as first:
         text(ada, "/")
     for _ in range(3):
         an_array(user, running=3)

@@ -7,7 +7,7 @@ import pytest
 
 from controlplane.loop.live.record import waiting_detail
 from controlplane.loop.rounds import decide, kept
-from jobs.wording import explain
+from jobs.wording.explanation import explain
 from policies.contract.plan import Expected, Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import (
     JobPhase,

@@ -6,15 +6,9 @@ from pathlib import Path
 import pytest
 
 from controlplane.loop.rounds import RejectCode
-from jobs.wording import (
-    ARRAY_LIMIT,
-    BEGINS_LATER,
-    REASONS,
-    RESTING,
-    Facts,
-    explain,
-    reason_for_waiting,
-)
+from jobs.wording.explanation import explain, reason_for_waiting
+from jobs.wording.facts import Facts
+from jobs.wording.reasons import ARRAY_LIMIT, BEGINS_LATER, REASONS, RESTING
 from policies.contract.plan import WaitCode
 
 NAMES = {"a": "digits", "b": "bert", "c": "gpt", "n": "volta", "m": "ampere"}

@@ -12,7 +12,7 @@ from controlplane.loop.rounds import RejectCode, Rejected
 from jobs.dependencies import unsatisfied
 from jobs.lifecycle import PLACED, JobState
 from jobs.models import Dependency, Job, JobArray
-from jobs.wording import ARRAY_LIMIT
+from jobs.wording.reasons import ARRAY_LIMIT
 from policies.contract.plan import Placement
 from policies.contract.snapshot import Purpose
 

@@ -22,7 +22,7 @@ from clusters.events import forget, is_first
 from controlplane.loop.forecasts import SCORED, Calibration, Interval, Score, Told, has_moved
 from controlplane.loop.models import Round
 from controlplane.web.storage.bulk import insert
-from jobs.forecasts import TELLS, newest
+from jobs.forecasts.starts import TELLS, newest
 from jobs.models import UNFINISHED, Forecast, Job
 from policies.contract.plan import Expected, Plan, PlanStatus, WaitCode
 from policies.contract.snapshot import Snapshot

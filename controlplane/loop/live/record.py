@@ -25,7 +25,7 @@ from controlplane.web.storage.packed_json import pack, pack_text
 from controlplane.web.storage.turns import turn
 from jobs.lifecycle import JobState
 from jobs.models import UNFINISHED, Job
-from jobs.wording import ARRAY_LIMIT
+from jobs.wording.reasons import ARRAY_LIMIT
 from policies.contract import forms, plan_json
 from policies.contract.plan import Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import Purpose, Snapshot

@@ -11,7 +11,7 @@ from clusters.models import Cluster
 from controlplane.loop.models import Round
 from jobs.models import Job
 from jobs.selectors import OTHERS, seen_by, uuids
-from jobs.wording import time_in_words
+from jobs.wording.facts import time_in_words
 
 WORDS: Mapping[str, str] = {
     "reserved": "reserved for {job}",

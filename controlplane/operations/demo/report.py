@@ -15,14 +15,14 @@ from clusters.models import Cluster
 from controlplane.loop.models import Round
 from jobs.assignment_lifecycle import ENDED
 from jobs.models import Assignment, Job
-from loadmaster.demo.report import (
-    REPORT_VERSION,
+from loadmaster.demo.launches import (
     forecasts,
     resumptions,
     run_time_errors,
     shortest_unforced_s,
     stops,
 )
+from loadmaster.demo.report import REPORT_VERSION
 from loadmaster.protocol import AssignmentState
 
 
@@ -55,7 +55,7 @@ def report(cluster: Cluster, jobs: QuerySet[Job], started_at: datetime) -> dict[
     }
 
 
-def _summary(jobs: list[dict[str, Any]], rounds: QuerySet[Round]) -> dict[str, Any]:
+def _summary(jobs: list[Any], rounds: QuerySet[Round]) -> dict[str, Any]:
     placements = [p for job in jobs for p in job["placements"]]
     profiling = [p for job in jobs for p in job["profile_runs"]]
     told = [p for p in placements if p["predicted_energy_cost"] is not None]

@@ -8,6 +8,7 @@ from rest_framework import serializers
 from controlplane.studies.models import Simulation
 from controlplane.studies.selectors import link_of
 from controlplane.web.rest.bodies import OnlySettable
+from jobs.rest.serializers import RunTimeSerializer
 
 STATES = Simulation.State.choices
 
@@ -186,6 +187,7 @@ class SubmissionForecastSerializer(serializers.Serializer[Any]):
     cores = serializers.FloatField()
     gpus = serializers.IntegerField()
     reason = serializers.CharField(help_text="Why it would not start at once")
+    run_time = RunTimeSerializer(allow_null=True, help_text="null where it is known")
     warnings = serializers.ListField(child=serializers.CharField())
 
 

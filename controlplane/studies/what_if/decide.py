@@ -23,7 +23,7 @@ from controlplane.studies.what_if.turns import TURNS
 from controlplane.web import nice_process
 from controlplane.web.pages.formats import part_of
 from jobs.selectors import OTHERS, seen_by
-from jobs.wording import reason_for_waiting
+from jobs.wording.explanation import reason_for_waiting
 from policies.contract.plan import Plan, Waiting
 from policies.contract.policy import PolicyError, UnknownPolicyError
 from policies.contract.snapshot import RankPlacement, Snapshot

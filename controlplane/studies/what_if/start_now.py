@@ -24,7 +24,7 @@ from controlplane.web.rest.errors import ConflictError
 from jobs.lifecycle import JobState
 from jobs.models import Job
 from jobs.selectors import names_in_waiting
-from jobs.wording import reason_for_waiting
+from jobs.wording.explanation import reason_for_waiting
 from policies.contract.plan import Plan
 from policies.contract.policy import PolicyError
 from policies.contract.snapshot import Purpose, Snapshot

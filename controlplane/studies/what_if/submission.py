@@ -6,8 +6,9 @@ the cluster's policy decides about the snapshot, in the nice process.
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from math import isfinite
 
 from django.contrib.auth.models import User
 from django.db import transaction
@@ -15,11 +16,13 @@ from django.db import transaction
 from clusters.models import Cluster
 from controlplane.loop.live.observe import observe
 from controlplane.loop.rounds import decide_or_keep
-from controlplane.simulation.ahead import JobAhead, run_ahead
+from controlplane.simulation.ahead import JobAhead, run_ahead, without_assumed_times
 from controlplane.simulation.world.run import SimulationError
 from controlplane.studies.what_if.decide import names_of, reason_of, solve_apart
 from controlplane.studies.what_if.turns import TURNS
 from controlplane.web import nice_process
+from jobs.forecasts.intervals import UnknownRunTime
+from jobs.forecasts.run_times import unknown_run_times
 from jobs.models import Job
 from jobs.submission.refusals import JobConflict
 from jobs.submission.submit import Asked, Submission, submit_all
@@ -46,7 +49,8 @@ UNKNOWN = "When it would start is not known."
 class SubmissionForecast:
     """Expected start of a job that is not submitted; `start` is None where it is not known.
 
-    `reason` says why it would not start at once; `nodes` are names.
+    `reason` says why it would not start at once; `nodes` are names. `run_time` is an interval of a
+    run time that is unknown, None where it is known.
     """
 
     starts_now: bool
@@ -55,6 +59,7 @@ class SubmissionForecast:
     cores: float = 0.0
     gpus: int = 0
     reason: str = ""
+    run_time: UnknownRunTime | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -83,24 +88,44 @@ def _forecast(user: User, data: object) -> SubmissionForecast | str:
         job = answer.job
         cluster = job.cluster
         snapshot = observe(cluster.pk, time.time(), cluster.round_number + 1).snapshot
+        run_time = _run_time(job, snapshot)
         transaction.set_rollback(True)
-    return _decided(user, answer, job, cluster, snapshot)
+    waits = SubmissionForecast(
+        starts_now=False,
+        cores=job.units * job.cores,
+        gpus=job.gpus_max,
+        run_time=run_time,
+        warnings=answer.warnings,
+    )
+    return _decided(user, answer, waits, snapshot)
+
+
+def _run_time(job: Job, snapshot: Snapshot) -> UnknownRunTime | None:
+    """Return the interval of the job's run time; None if that is known or predicted."""
+    row = snapshot.jobs.position.get(str(job.pk))
+    if job.has_no_speed and row is not None:
+        predicted_s = snapshot.jobs.columns.told_run_s[row]
+        if isfinite(predicted_s):
+            return None
+    now = datetime.fromtimestamp(snapshot.now_s, UTC)
+    return unknown_run_times([job], now).get(job.pk)
 
 
 def _decided(
-    user: User, answer: Submission, job: Job, cluster: Cluster, snapshot: Snapshot
+    user: User, answer: Submission, waits: SubmissionForecast, snapshot: Snapshot
 ) -> SubmissionForecast:
-    """Return the forecast of a job that is taken back already, from a snapshot that has it."""
+    """Return the forecast of a job that is taken back already, from a snapshot that has it.
+
+    `waits`: a forecast that it waits, without a start or a reason.
+    """
     # 1. A job that no decision would look at begins later, or waits for others.
+    job = answer.job
+    cluster = job.cluster
     wanted = str(job.pk)
-    size = (job.units * job.cores, job.gpus_max)
     if wanted not in snapshot.jobs.position:
         if answer.dependencies:
-            return SubmissionForecast(
-                False, None, (), *size, "It would wait for other jobs.", answer.warnings
-            )
-        reason = "It would not begin before its time."
-        return SubmissionForecast(False, job.begin_at, (), *size, reason, answer.warnings)
+            return replace(waits, reason="It would wait for other jobs.")
+        return replace(waits, start=job.begin_at, reason="It would not begin before its time.")
 
     # 2. Ask the policy for its next decision.
     def solve(snapshot: Snapshot) -> Plan:
@@ -109,20 +134,25 @@ def _decided(
     plan = decide_or_keep(snapshot, solve, cluster.policy).plan
     names = {node.id: node.name for node in snapshot.nodes}
     nodes = _nodes_of(plan, wanted, names)
-    now = datetime.fromtimestamp(snapshot.now_s, UTC)
     if nodes:
-        return SubmissionForecast(True, now, nodes, *size, "", answer.warnings)
+        now = datetime.fromtimestamp(snapshot.now_s, UTC)
+        return replace(waits, starts_now=True, start=now, nodes=nodes)
 
     # 3. It would wait: simulate the queue to its end.
     visible = {**names_of(user, snapshot), wanted: job.name}
     entries = [entry for entry in explained(plan, snapshot) if entry.job == wanted]
     reason = reason_of(entries[0], snapshot, visible) if entries else UNKNOWN
     ahead = _ahead(cluster, snapshot, wanted)
-    if ahead is None or ahead.start_s is None:
-        return SubmissionForecast(False, None, (), *size, reason, answer.warnings)
+    if ahead is None:
+        return replace(waits, reason=reason)
+    if ahead.start_s is None:
+        # The reason of a job that waits for others says all: they must end first.
+        if ahead.why and not answer.dependencies:
+            reason = f"{reason} Its start is unknown: {ahead.why}."
+        return replace(waits, reason=reason)
     start = datetime.fromtimestamp(ahead.start_s, UTC)
     later_nodes = tuple(names.get(node, node) for node in ahead.nodes)
-    return SubmissionForecast(False, start, later_nodes, *size, reason, answer.warnings)
+    return replace(waits, start=start, nodes=later_nodes, reason=reason)
 
 
 def _nodes_of(plan: Plan, job: str, names: Mapping[str, str]) -> tuple[str, ...]:
@@ -140,6 +170,7 @@ def _ahead(cluster: Cluster, snapshot: Snapshot, job: str) -> JobAhead | None:
         return None
     try:
         policy = registry.make(cluster.policy, cluster.policy_parameters)
-        return run_ahead(snapshot, policy, work=WORK, budget_s=BUDGET_S).jobs.get(job)
+        ahead = run_ahead(snapshot, policy, work=WORK, budget_s=BUDGET_S)
     except (PolicyError, SimulationError):
         return None
+    return without_assumed_times(ahead, snapshot).jobs.get(job)

@@ -24,7 +24,7 @@ from controlplane.execution.services.sessions import open_session
 from controlplane.web.storage.turns import Rank, rank
 from jobs.models import Assignment
 from jobs.selectors import names_in_waiting
-from jobs.wording import reason_for_waiting
+from jobs.wording.explanation import reason_for_waiting
 from loadmaster.protocol import AssignmentState, DeviceSample, KnownAssignment
 from loadmaster.wire import dumps
 from tests.builders import a_cluster, a_job

@@ -11,7 +11,7 @@ from clusters.models import Cluster
 from controlplane.simulation.world.run import SimulationError
 from controlplane.studies import forecasts
 from controlplane.studies.forecasts import forecast_round
-from jobs.forecasts import first_forecast, starts_of
+from jobs.forecasts.starts import first_forecast, starts_of
 from jobs.models import Assignment, Dependency, Forecast, Job
 from jobs.services import job_submit
 from policies.contract.snapshot import Source

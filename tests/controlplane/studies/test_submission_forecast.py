@@ -1,19 +1,24 @@
 """Forecast of a job that is not submitted: when and where, or why not."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
+from django.utils import timezone
 
 from clusters.models import Cluster, Node, RescheduleEvent
 from controlplane.studies.what_if.submission import forecast_submission
-from jobs.models import Job, JobEvent
+from jobs.forecasts.run_times import remember_run_time
+from jobs.models import Assignment, Job, JobEvent
 from jobs.services import job_submit
 from jobs.submission.refusals import JobConflict
 from jobs.submission.validation import JobInvalid
 from loadmaster.features import BATCH, LIMITS
-from tests.builders import a_cluster, a_node, a_team, a_user
+from loadmaster.protocol import AssignmentState
+from profiling.services import launch_ended
+from tests.builders import a_cluster, a_job, a_node, a_team, a_user
 
 PATH = "/api/v1/job-forecasts/"
 
@@ -75,6 +80,54 @@ def test_a_job_that_waits_for_another_says_so(user: User, node: Node) -> None:
     assert (forecast.starts_now, forecast.reason) == (False, "It waits for x to complete.")
 
 
+def a_training_job(**values: Any) -> dict[str, Any]:
+    return {"name": "fit", "steps": 100, "command": "python fit.py", "gpus": 2, **values}
+
+
+def remember(job: Job, *run_s: float) -> None:
+    for each_s in run_s:
+        remember_run_time(job, each_s, timezone.now())
+
+
+def test_first_run_has_an_interval_of_ended_jobs(user: User, node: Node) -> None:
+    remember(a_job(node.cluster), *[240.0] * 10, *[7200.0] * 47)
+    run_time = forecast_submission(user, a_training_job()).run_time
+    assert run_time is not None
+    assert run_time.words == "between 4 min and 2 h, as 80% of 57 jobs on this cluster"
+
+
+def test_first_run_without_ended_jobs_is_unknown(user: User, node: Node) -> None:
+    run_time = forecast_submission(user, a_training_job()).run_time
+    assert run_time is not None
+    assert run_time.words == "unknown until a first run"
+
+
+@pytest.mark.parametrize("job", [a_script("-t", "60"), a_training_job(walltime="1h")])
+def test_job_with_a_walltime_has_no_interval(user: User, node: Node, job: dict[str, Any]) -> None:
+    assert forecast_submission(user, job).run_time is None
+
+
+def test_batch_job_with_a_history_has_no_interval(user: User, node: Node) -> None:
+    ended = job_submit(user, a_script()).job
+    now = timezone.now()
+    launch = Assignment.objects.create(
+        job=ended, node=node, gpus=0, fence=1, state=AssignmentState.SUCCEEDED,
+        running_at=now - timedelta(seconds=60), ended_at=now,
+    )  # fmt: skip
+    Job.objects.filter(pk=ended.pk).update(state="completed", completed_at=now)
+    launch_ended(launch)
+    assert forecast_submission(user, a_script()).run_time is None
+    assert forecast_submission(user, {**a_script(), "kind": "new"}).run_time is not None
+
+
+def test_start_behind_a_first_run_stays_unknown(user: User, node: Node) -> None:
+    remember(a_job(node.cluster, state="completed"), *[240.0] * 57)
+    job_submit(user, {**a_training_job(), "name": "first", "priority": 5})
+    forecast = forecast_submission(user, a_training_job(kind="other"))
+    assert (forecast.starts_now, forecast.start) == (False, None)
+    assert "Its start is unknown: a job before it runs for the first time." in forecast.reason
+
+
 def test_what_a_submission_refuses_a_forecast_refuses(user: User, node: Node) -> None:
     with pytest.raises(JobInvalid, match="no node of lab"):
         forecast_submission(user, a_script("--test-only", "-c99"))
@@ -99,6 +152,7 @@ def test_rest_answers_with_the_forecast(user: User, node: Node, client: Client) 
     client.force_login(user)
     answer = client.post(PATH, a_script("-n2"), content_type="application/json").json()
     assert (answer["starts_now"], answer["nodes"], answer["cores"]) == (True, ["volta"], 2.0)
+    assert answer["run_time"]["words"] == "unknown without a walltime"
     refused = client.post(PATH, a_script("--foo"), content_type="application/json")
     assert refused.status_code == 400
 

@@ -14,7 +14,7 @@ from jobs.models import Job
 from jobs.services import job_clone, job_data, job_hold, job_release, job_submit
 from jobs.submission import sbatch as reading
 from jobs.submission.validation import JobInvalid, JobRequest, validate_job
-from jobs.wording import explain
+from jobs.wording.explanation import explain
 from loadmaster.slurm.options import MAX_SCRIPT, NAMED
 from tests.builders import a_cluster, a_gpu_type, a_node, a_team, a_user
 

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import transaction
+from django.utils import timezone
 from knox.models import AuthToken
 
 from clusters.models import Node
+from jobs.forecasts.run_times import remember_run_time
 from jobs.lifecycle import JobState
 from jobs.models import Secret
 from jobs.moves import note_job
@@ -16,7 +19,7 @@ from loadmaster import __version__
 from loadmaster.cli import main as cli
 from loadmaster.client.account import config_file
 from loadmaster.protocol import AssignmentState
-from tests.builders import a_cluster, a_job, a_node
+from tests.builders import a_cluster, a_job, a_kind, a_node
 from tests.builders_cli import answer, of, run
 from tests.builders_jobs import a_placement, output
 from tests.builders_pages import a_forecast
@@ -83,6 +86,20 @@ def test_a_job_is_shown_with_why_it_waits(ada: User, node: Node) -> None:
     a_forecast(job, node="volta", gpus=2)
     done = run("show", job.pk)
     assert "2 x GPU on volta, place 1 in the queue" in " ".join(done.stdout.split())
+
+
+def test_unknown_run_time_is_shown_as_an_interval(ada: User, node: Node) -> None:
+    job = of(ada, node, kind=a_kind(), waiting_code="power_cap")
+    assert "unknown until a first run" in run("show", job.pk).stdout
+    assert "Runs" not in run("jobs").stdout
+    with transaction.atomic():
+        for _ in range(20):
+            remember_run_time(job, 60.0, timezone.now())
+    words = "about 1 min, as 80% of 20 like jobs of its user"
+    assert words in " ".join(run("show", job.pk).stdout.split())
+    assert answer("show", job.pk)["run_time"]["words"] == words
+    assert answer("jobs")[0]["run_time"]["high_s"] == 60.0
+    assert "Runs" in run("jobs").stdout
 
 
 def test_a_job_is_found_by_its_name_and_by_the_beginning_of_its_id(ada: User, node: Node) -> None:

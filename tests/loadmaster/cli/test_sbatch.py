@@ -176,5 +176,6 @@ def test_a_test_answers_with_the_forecast_and_submits_nothing(
     done = run("submit", "--sbatch", script(*lines, "-n 2"), *words)
     assert done.exit_code == 0, done.output
     assert "It would start now on volta, with 2 cores." in done.stdout
+    assert "Run time: unknown without a walltime." in done.stdout
     assert Job.objects.count() == 0
     assert run("submit", "--sbatch", "run.sh", "--test-only", "-c", "99").exit_code == 2

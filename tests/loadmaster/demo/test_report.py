@@ -8,13 +8,8 @@ from typing import Any
 
 import pytest
 
-from loadmaster.demo.report import (
-    ReportError,
-    check_report,
-    check_timing,
-    resumptions,
-    run_time_errors,
-)
+from loadmaster.demo.launches import resumptions, run_time_errors
+from loadmaster.demo.report import ReportError, check_report, check_timing
 
 
 def a_placement(fence: int, from_s: float | None, to_s: float, **values: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pytest
 from clusters.models import Cluster, Node
 from controlplane.loop.live.forecasting import calibrated, score_of, simulate_paced
 from controlplane.loop.live.world import Solve
-from jobs.forecasts import starts_of
+from jobs.forecasts.starts import starts_of
 from jobs.models import Forecast, Job
 from policies.contract.plan import LAST_S, Expected, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import Snapshot

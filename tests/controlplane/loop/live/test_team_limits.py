@@ -8,7 +8,7 @@ from clusters.models import Cluster, Node, RescheduleEvent
 from jobs.models import Assignment, Job, Team
 from jobs.people import team_saved
 from jobs.services import job_cancel
-from jobs.wording import explain
+from jobs.wording.explanation import explain
 from loadmaster.protocol import AssignmentState
 from tests.builders import a_cluster, a_job, a_kind, a_node, a_team, a_user
 from tests.builders_live import a_round, a_round_of_waiting_events, said, taken

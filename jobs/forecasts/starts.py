@@ -77,6 +77,11 @@ class Starts(NamedTuple):
     expected: dict[UUID, Expected]
     unknown: dict[UUID, str]
 
+    @property
+    def of_known_end(self) -> set[UUID]:
+        """Jobs of which an end is expected, too."""
+        return {job for job, expected in self.expected.items() if expected.end is not None}
+
 
 def expected_starts(jobs: Iterable[Job], now: datetime) -> dict[UUID, Expected]:
     """Expected starts of those of these jobs that wait; one query."""

@@ -1,11 +1,9 @@
-"""Reasons for waiting in words: a sentence of at most 15 words, its remedy, and full lists."""
+"""Sentence and remedy of each reason for waiting; a sentence has at most 15 words."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from policies.placement.reasons import MOST_NAMED
+from jobs.wording.facts import Facts, amount_in_words, lack_in_words, lacks_of, texts_of
 
 MOST_WORDS = 15
 """Most words of a sentence."""
@@ -24,13 +22,6 @@ COST_OF_WAITING = (
     "Wait, or clone it with a due date and a tardiness_weight; operators can raise value_of_time."
 )
 
-UNITS: Mapping[str, tuple[str, str]] = {
-    "gpus": ("GPU", "GPUs"), "healthy_gpus": ("healthy GPU", "healthy GPUs"),
-    "cores": ("core", "cores"), "memory_gb": ("GB of memory", "GB of memory"),
-    "units": ("unit", "units"),
-}  # fmt: skip
-"""Words of one and of several of what a node may have too little of."""
-
 FEATURES: Mapping[str, str] = {
     "limits": "time limits", "signal": "signals before the end", "batch": "scripts and units",
 }  # fmt: skip
@@ -41,98 +32,6 @@ VERBS: Mapping[str, str] = {
     "singleton": "to end",
 }  # fmt: skip
 """Words of what a job waits for, by the condition of its dependency."""
-
-STATES: Mapping[str, str] = {
-    "held": "Held until it is released.",
-    "profiling": "Its kind is being measured.",
-    "starting": "A node is getting ready for it.",
-    "stopping": "It saves a checkpoint and goes back to the queue.",
-    "cancelling": "It is being stopped.",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """Why a job waits: a sentence, what helps, and (heading, names or values) in full."""
-
-    sentence: str = ""
-    remedy: str = ""
-    lists: tuple[tuple[str, str], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """Details of a reason. `names`: of nodes and of jobs that the reader may see, by id."""
-
-    detail: Mapping[str, Any] = field(default_factory=dict)
-    names: Mapping[str, str] = field(default_factory=dict)
-    now: datetime | None = None
-
-    @property
-    def jobs(self) -> str:
-        """Jobs in the way, shortened."""
-        return self.some_jobs(_texts(self.detail.get("jobs")))
-
-    def some_jobs(self, jobs: Sequence[str]) -> str:
-        """Return these jobs, shortened; those that the reader may not see by their number."""
-        known = [self.names[job] for job in jobs if job in self.names]
-        hidden = len(jobs) - len(known)
-        of_others = "a job of another team" if hidden == 1 else f"{hidden} jobs of other teams"
-        if len(jobs) >= MOST_NAMED:
-            of_others = "jobs of other teams"
-        return _short(known, hidden, of_others)
-
-    @property
-    def nodes(self) -> str:
-        """Nodes in question, shortened."""
-        hidden = self._hidden("nodes")
-        of_hidden = "a node" if hidden == 1 else f"{hidden} nodes"
-        return _short(self._known("nodes"), hidden, of_hidden)
-
-    def needs(self, what: str) -> bool:
-        """Return True if the job asks for this.
-
-        `what`: `cores` (and no GPU), `several` cores or GPUs, or certain GPU `types`.
-        """
-        return what in _texts(self.detail.get("needs"))
-
-    @property
-    def is_one_node(self) -> bool:
-        return len(_texts(self.detail.get("nodes"))) == 1
-
-    def texts(self, name: str, joined_by: str = "and") -> str:
-        """Texts of a detail, shortened."""
-        return _short(_texts(self.detail.get(name)), 0, "", joined_by)
-
-    def at(self, name: str) -> str:
-        """Time of a detail, "" if there is none or it has passed."""
-        return time_in_words(self.detail.get(name), self.now)
-
-    def lists(self) -> tuple[tuple[str, str], ...]:
-        """Everything that is known, with headings, for a reader who asks."""
-        found = [
-            ("Nodes", self._all("nodes", "of unknown name")),
-            ("Jobs", self._all("jobs", "of other teams")),
-            ("Not here", ", ".join(_texts(self.detail.get("missing")))),
-            ("There are", ", ".join(_texts(self.detail.get("offered")))),
-            ("Too little", "; ".join(map(_lack, _lacks(self.detail)))),
-            ("Last failure", str(self.detail.get("why") or "")),
-        ]
-        return tuple((heading, text) for heading, text in found if text)
-
-    def _known(self, name: str) -> list[str]:
-        return [self.names[i] for i in _texts(self.detail.get(name)) if i in self.names]
-
-    def _hidden(self, name: str) -> int:
-        return len(_texts(self.detail.get(name))) - len(self._known(name))
-
-    def _all(self, name: str, others: str) -> str:
-        hidden, named = self._hidden(name), self._known(name)
-        if hidden:
-            named.append(f"{hidden} {others}")
-        if len(_texts(self.detail.get(name))) >= MOST_NAMED:
-            named.append("perhaps more")
-        return ", ".join(named)
 
 
 Words = Callable[[Facts], str]
@@ -196,7 +95,7 @@ def _reserved(facts: Facts) -> str:
         return f"Free GPUs are reserved for {facts.jobs or 'another job'}{start}."
     count = ""
     if isinstance(gpus, int) and gpus:
-        count = f", {_amount('gpus', gpus)}"
+        count = f", {amount_in_words('gpus', gpus)}"
     return f"{facts.nodes} is reserved for {facts.jobs or 'another job'}{count}{start}."
 
 
@@ -211,20 +110,20 @@ def _no_throughput(facts: Facts) -> str:
 
 
 def _no_node_fits(facts: Facts) -> str:
-    lacks = _lacks(facts.detail)
+    lacks = lacks_of(facts.detail)
     if not lacks:
         return "No node is large enough for it."
     if all(most >= wanted for _, wanted, most in lacks):
         return "No node has all that it needs at once."
-    return f"It needs {_lack(lacks[0])}."
+    return f"It needs {lack_in_words(lacks[0])}."
 
 
 def _ask_for_less(facts: Facts) -> str:
     """Return what helps a job that is too large, naming the most that would do."""
-    for name, wanted, most in _lacks(facts.detail):
+    for name, wanted, most in lacks_of(facts.detail):
         if 0.0 < most < wanted:
             where = "more nodes" if name == "units" else "a larger node"
-            return f"Clone it with at most {_amount(name, most)}, or add {where}."
+            return f"Clone it with at most {amount_in_words(name, most)}, or add {where}."
         if most < wanted:
             return "Clone it without, or add a node that has it."
     return "Clone it with less, or add a larger node."
@@ -237,7 +136,7 @@ def _types_unavailable(facts: Facts) -> str:
 
 
 def _label_unavailable(facts: Facts) -> str:
-    missing, offered = _texts(facts.detail.get("missing")), _texts(facts.detail.get("offered"))
+    missing, offered = texts_of(facts.detail.get("missing")), texts_of(facts.detail.get("offered"))
     if not missing:
         return "No node has the labels that it needs."
     noun = "label" if len(missing) == 1 else "labels"
@@ -256,7 +155,7 @@ def _runtime_unavailable(facts: Facts) -> str:
 
 
 def _agent_too_old(facts: Facts) -> str:
-    missing = _texts(facts.detail.get("missing"))
+    missing = texts_of(facts.detail.get("missing"))
     unknown = [FEATURES[name] for name in missing if name in FEATURES]
     what = unknown[0] if unknown else "what it needs"
     if not facts.nodes:
@@ -294,7 +193,7 @@ def _dependency(facts: Facts) -> str:
     """Return the jobs that it waits for, with what each must do."""
     conditions = facts.detail.get("conditions")
     groups: dict[str, list[str]] = {}
-    for job in _texts(facts.detail.get("jobs")):
+    for job in texts_of(facts.detail.get("jobs")):
         condition = str(conditions.get(job, "")) if isinstance(conditions, Mapping) else ""
         groups.setdefault(VERBS.get(condition, VERBS["afterok"]), []).append(job)
     parts = [f"for {facts.some_jobs(jobs)} {verb}" for verb, jobs in groups.items()]
@@ -346,7 +245,7 @@ def _array_limit(facts: Facts) -> str:
 
 def _team_limit(facts: Facts) -> str:
     team = facts.detail.get("team", "")
-    return f"Team {team} may use {_amount('gpus', facts.detail.get('gpus', 0))} at a time."
+    return f"Team {team} may use {amount_in_words('gpus', facts.detail.get('gpus', 0))} at a time."
 
 
 def _text(text: str) -> Words:
@@ -435,83 +334,3 @@ REASONS: Mapping[str, Reason] = {
 
 `policies.placement.reason_rules.RULES` says when a code of a plan is true.
 """
-
-
-def explain(
-    state: str, code: str, detail: object, names: Mapping[str, str], now: datetime | None = None
-) -> Explanation:
-    """Return why a job waits; empty if it runs or is over.
-
-    `detail` is what the round has stored of the reason; ids without a name in `names` are not
-    shown. `now` hides times that have passed.
-    """
-    if state != "queued":
-        return Explanation(STATES.get(state, ""))
-    facts = Facts(detail if isinstance(detail, Mapping) else {}, names, now)
-    known = REASONS.get(code)
-    if known is None:
-        return Explanation(f"{code.replace('_', ' ').capitalize()}.", lists=facts.lists())
-    return Explanation(known.sentence(facts), known.remedy(facts), facts.lists())
-
-
-def reason_for_waiting(
-    state: str, code: str, detail: object, names: Mapping[str, str], now: datetime | None = None
-) -> str:
-    """Return the sentence of `explain`."""
-    return explain(state, code, detail, names, now).sentence
-
-
-def time_in_words(seconds: object, now: datetime | None) -> str:
-    """Return a moment as 22:00 UTC, with its day unless today; "" if it is no later than now."""
-    if not isinstance(seconds, (int, float)) or not 0 < seconds < 4e9:
-        return ""
-    moment = datetime.fromtimestamp(seconds, UTC)
-    if now is not None and moment <= now:
-        return ""
-    is_today = now is not None and moment.date() == now.astimezone(UTC).date()
-    return f"{moment:%H:%M} UTC" if is_today else f"{moment:%Y-%m-%d %H:%M} UTC"
-
-
-def _short(known: Sequence[str], hidden: int, of_hidden: str, joined_by: str = "and") -> str:
-    """Return the first name and the number of others, or two names, or `of_hidden`.
-
-    A list that may have been cut says "others" without their number.
-    """
-    if not known:
-        return of_hidden if hidden else ""
-    others = len(known) + hidden - 1
-    if not others:
-        return known[0]
-    if others == 1 and not hidden:
-        return f"{known[0]} {joined_by} {known[1]}"
-    if others + 1 >= MOST_NAMED:
-        return f"{known[0]} {joined_by} others"
-    nouns = "other" if others == 1 else "others"
-    return f"{known[0]} {joined_by} {others} {nouns}"
-
-
-def _texts(values: object) -> list[str]:
-    """Return a stored list as texts; [] if it is none."""
-    if not isinstance(values, Sequence) or isinstance(values, str):
-        return []
-    return [str(value) for value in values]
-
-
-def _lacks(detail: Mapping[str, Any]) -> list[tuple[str, float, float]]:
-    """Return (name, amount wanted, most that a node has) of what nodes have too little of."""
-    stored = detail.get("lacks")
-    if not isinstance(stored, Sequence) or isinstance(stored, str):
-        return []
-    return [(str(name), float(wanted), float(most)) for name, wanted, most in stored]
-
-
-def _lack(lack: tuple[str, float, float]) -> str:
-    name, wanted, most = lack
-    has = f"at most {most:g}" if most else "none"
-    return f"{_amount(name, wanted)}, and nodes that suit it have {has}"
-
-
-def _amount(name: str, amount: float) -> str:
-    """Return an amount in words, as "1 core", "64 GB of memory" or "2 fpga"."""
-    one, several = UNITS.get(name, (name, name))
-    return f"{amount:g} {one if amount == 1 else several}"

@@ -1,0 +1,1 @@
+"""Reasons for waiting in words."""
