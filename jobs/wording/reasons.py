@@ -298,7 +298,7 @@ REASONS: Mapping[str, Reason] = {
     ),
     "nodes_avoided": Reason(_nodes_avoided, _text(BY_ITSELF)),
     "not_spread": Reason(
-        _text("No node has all its GPUs, and this policy does not spread a job over nodes."),
+        _text("No node has its GPUs; this policy does not spread a job over nodes."),
         _text("Clone it with fewer GPUs, add a larger node, or ask for another policy."),
     ),
     "solver_failed": Reason(
