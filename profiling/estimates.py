@@ -29,11 +29,14 @@ from itertools import combinations
 from math import exp, inf, isfinite, log, log2
 from statistics import median
 
-Config = tuple[str, int]
-"""(GPU type, GPUs)."""
-
-Speeds = Mapping[Config, float]
-"""steps/s of one kind by configuration."""
+from policies.placement.amdahl import (
+    PARALLEL_PRIOR,
+    Config,
+    Speeds,
+    bounded,
+    own_fraction,
+    speed_up,
+)
 
 DATA_SHEET_WEIGHT = 0.5
 """Weight of the data sheets' ratio against one other kind's measured ratio."""
@@ -44,11 +47,6 @@ MOST_BEYOND_SHEET = 10.0
 ANDREAS' applications differ by at most 1.4. One that waits for its data runs alike everywhere: it
 differs by the whole ratio of the sheets, which is 10 between the oldest and the newest types.
 """
-
-PARALLEL_PRIOR = 0.8
-"""Prior of the parallel fraction of a step; counts as one kind."""
-
-_MAX_LOG = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,25 +106,6 @@ class LeaveOneOut:
         return abs(self.estimated / self.measured - 1)
 
 
-def speed_up(fraction: float, gpus: int) -> float:
-    """S(g) = 1 / (1 - p + p / g) of a parallel fraction p in [0, 1]: between 1 and g."""
-    return 1.0 / (1.0 - fraction + fraction / gpus)
-
-
-def own_fraction(speeds: Speeds) -> float | None:
-    """Parallel fraction averaged over pairs of counts of one type; None without such a pair.
-
-    With q = s2 / s1: p = (q - 1) / (q - 1 + 1/g1 - q/g2), kept in [0, 1].
-    """
-    found = []
-    for (type1, g1), (type2, g2) in combinations(sorted(speeds), 2):
-        if type1 == type2:
-            gain = exp(_bounded(log(speeds[type2, g2]) - log(speeds[type1, g1]))) - 1.0
-            rest = gain + 1.0 / g1 - (gain + 1.0) / g2
-            found.append(1.0 if rest <= 0 else min(1.0, max(0.0, gain / rest)))
-    return sum(found) / len(found) if found else None
-
-
 def estimate(kind: str, known: Speeds, wanted: Iterable[Config], pool: Pool) -> dict[Config, float]:
     """steps/s of `kind` per wanted configuration, estimated where unmeasured; {} if unknown."""
     usable = _usable(known)
@@ -177,7 +156,7 @@ def _one(kind: str, logs: Speeds, config: Config, fraction: float, pool: Pool) -
             + log(speed_up(fraction, gpus) / speed_up(fraction, count))
         )
         weight += w
-    return exp(_bounded(total / weight))
+    return exp(bounded(total / weight))
 
 
 def _monotone(raw: dict[Config, float], known: Speeds) -> dict[Config, float]:
@@ -216,8 +195,4 @@ def _log_quotient(above: float | None, below: float | None) -> float:
     """log(above / below); 0 where a data sheet gives no figure."""
     if not above or not below or above <= 0 or below <= 0:
         return 0.0
-    return _bounded(log(above) - log(below))
-
-
-def _bounded(logarithm: float) -> float:
-    return max(-_MAX_LOG, min(_MAX_LOG, logarithm))
+    return bounded(log(above) - log(below))

@@ -35,7 +35,7 @@ from policies.contract.snapshot import (
     Source,
     Throughput,
 )
-from profiling.estimates import Config
+from policies.placement.amdahl import Config
 
 PRIOR_SIGMA = 0.3
 """Standard deviation of the logarithm of an estimate's error, before any is known."""

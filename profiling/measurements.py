@@ -60,7 +60,7 @@ class Observation:
 
 
 def observe(assignment: Assignment, after: int = 0) -> Observation | None:
-    """Measurement by rank 0 after these steps; None without progress or on several GPU types."""
+    """Measurement by rank 0 after these steps; None without progress or GPUs."""
     seen, where = _pace(assignment, after), _where(assignment)
     if seen is None or where is None:
         return None
@@ -186,16 +186,21 @@ def _pace(assignment: Assignment, after: int = 0) -> Pace | None:
 
 
 def _where(assignment: Assignment) -> tuple[int, int, bool] | None:
-    """Return (GPU type, GPUs, spread over several nodes) of the whole gang; None without GPUs."""
+    """Return (GPU type, GPUs, spread over several nodes) of the whole gang; None without GPUs.
+
+    A gang of several types is as fast as its slowest GPU: it measures the type of fewest TFLOP/s.
+    """
     if assignment.world_size <= 1:
         type_id = assignment.node.gpu_type_id
         return (type_id, assignment.gpus, False) if type_id and assignment.gpus else None
     gang = Assignment.objects.filter(job=assignment.job_id, fence=assignment.fence)
-    ranks = list(gang.values_list("node_id", "node__gpu_type_id", "gpus"))
-    nodes, types = {node for node, *_ in ranks}, {gpu_type for _, gpu_type, _ in ranks}
-    if len(types) != 1:
+    ranks = list(gang.values_list("node_id", "node__gpu_type_id", "node__gpu_type__tflops", "gpus"))
+    nodes = {node for node, *_ in ranks}
+    types = sorted({(tflops, type_id) for _, type_id, tflops, gpus in ranks if type_id and gpus})
+    if not types:
         return None
-    return types.pop(), sum(gpus for *_, gpus in ranks), len(nodes) > 1
+    _, slowest = types[0]
+    return slowest, sum(gpus for *_, gpus in ranks), len(nodes) > 1
 
 
 def _usage(assignment: Assignment) -> Usage:

@@ -5,7 +5,7 @@ from datetime import datetime
 from uuid import UUID
 
 from django.db import OperationalError, transaction
-from django.db.models import Exists, F, Max, Min, OuterRef, Q, QuerySet, Sum
+from django.db.models import Exists, F, Max, Min, OuterRef, Q, QuerySet, Subquery, Sum
 
 from clusters.events import request_reschedule
 from clusters.models import Cluster, Reason
@@ -114,6 +114,12 @@ def _sharing_unmeasured() -> list[Assignment]:
     return list(most[:SHARING_AT_ONCE])
 
 
+def _gpus_of_gang() -> Subquery:
+    """GPUs of all ranks of an assignment's launch: a gang's nodes may have different numbers."""
+    ranks = Assignment.objects.filter(job=OuterRef("job"), fence=OuterRef("fence"))
+    return Subquery(ranks.order_by().values("job").annotate(total=Sum("gpus")).values("total"))
+
+
 def _most_steps_first(rows: QuerySet[Assignment]) -> QuerySet[Assignment]:
     return rows.order_by(F("start_steps") - F("steps_done"), "pk")
 
@@ -124,7 +130,7 @@ def _running_unmeasured() -> list[Assignment]:
     known = Profile.objects.filter(
         kind=OuterRef("job__kind"),
         gpu_type=OuterRef("node__gpu_type"),
-        gpus=OuterRef("gpus") * OuterRef("world_size"),
+        gpus=OuterRef("gpus_of_gang"),
         source=Source.MEASURED,
     )
     known_alone = Q(Exists(known.filter(spread=False)), world_size=1)
@@ -133,9 +139,10 @@ def _running_unmeasured() -> list[Assignment]:
         state=AssignmentState.RUNNING, purpose=Purpose.TRAINING, rank=0, share__gte=1.0, gpus__gt=0
     )
     telling = running.filter(~Exists(own), steps_done__gte=F("start_steps") + MIN_STEPS)
+    telling = telling.annotate(gpus_of_gang=_gpus_of_gang())
     telling = telling.exclude(known_alone | known_spread)
     of_configuration: dict[tuple[int, ...], list[UUID]] = {}
-    columns = ("pk", "job__kind_id", "node__gpu_type_id", "gpus", "world_size")
+    columns = ("pk", "job__kind_id", "node__gpu_type_id", "gpus_of_gang", "world_size")
     for pk, *configuration in _most_steps_first(telling).values_list(*columns):
         of_configuration.setdefault(tuple(configuration), []).append(pk)
     chosen = [pk for alike in of_configuration.values() for pk in alike[:ALIKE]]

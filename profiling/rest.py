@@ -42,7 +42,13 @@ class ProfileSerializer(serializers.Serializer[ProfileRow]):
     estimated_steps_per_s = serializers.FloatField(
         allow_null=True, help_text="What would be estimated from the kind's other numbers"
     )
-    error = serializers.FloatField(allow_null=True, help_text="Relative error of that estimate")
+    error = serializers.FloatField(
+        allow_null=True,
+        help_text="Relative error of that estimate, or the usual one of an estimate over nodes",
+    )
+    basis = serializers.CharField(
+        allow_blank=True, help_text="Evidence of an estimate over several nodes; else empty"
+    )
     published = serializers.BooleanField(
         help_text="Measured by another team, and published by an operator"
     )

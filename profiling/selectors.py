@@ -1,6 +1,6 @@
 """Kinds and requested measurements for a snapshot."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from math import log
@@ -12,9 +12,11 @@ from django.utils import timezone
 
 from clusters.models import Cluster, GpuType, Node
 from jobs.lifecycle import JobState
-from jobs.models import Kind
+from jobs.models import UNFINISHED, Job, Kind
 from policies.contract.snapshot import KindView, ProfileRequest, ResourceUse, Source, Throughput
-from profiling.estimates import Config, Pool, estimate, leave_one_out
+from policies.placement.amdahl import Config
+from policies.placement.spread_rates import Links, SpreadRates, links_of
+from profiling.estimates import Pool, estimate, leave_one_out
 from profiling.exploration import spread_of
 from profiling.models import UNFIT, PairRun, Profile, ProfileRun
 from profiling.pairs import rows as pairs
@@ -69,17 +71,18 @@ def kind_views(cluster: Cluster, kinds: Iterable[int]) -> tuple[KindView, ...]:
     """
     wanted = sorted(set(kinds))
     rows = list(_among(Kind.objects.order_by("pk"), "pk", wanted))
-    chosen, (counts, shared) = set(wanted), _counts(cluster)
+    chosen = set(wanted)
+    counts, shared, _ = _counts(cluster)
     sharing = pairs.sharing_kinds(cluster, chosen) if shared else []
     pair_rows = pairs.load_pairs() if sharing else []
     pool, now = load_pool() if counts else Pool.of({}, {}), timezone.now()
     known = load_known(sorted(chosen | pairs.kinds_of(pair_rows))) if counts else {}
     usual_s = _usual_setup_s()
-    views = (
+    views = [
         _view(kind, known.get(kind.pk, Known()), counts, pool, now, usual_s)
         for kind in rows
         if kind.pk in chosen
-    )
+    ]
     if not pair_rows:
         return tuple(views)
     speeds = _speeds(known, {*counts, *(row.gpu_type for row in pair_rows)}, pool, now)
@@ -196,8 +199,19 @@ def throughputs(
     oldest_s = max((pairs.age_s(p, now) for p in anchors.values()), default=0.0)
     measured = any(p.source == Source.MEASURED for p in anchors.values())
     wanted = [c for c in wanted if c in anchors or not (measured and c in known.unfit)]
-    speeds = estimate(str(kind), {c: p.steps_per_s for c, p in anchors.items()}, wanted, pool)
+    shown = {c: p.steps_per_s for c, p in anchors.items()}
     assumed = any(p.source == Source.ASSUMED for p in anchors.values())
+    shown_over_nodes = {
+        (p.gpu_type.name, p.gpus): p.steps_per_s
+        for p in known.spread
+        if p.source == Source.MEASURED
+    }
+    if assumed and shown_over_nodes:
+        # It has run over nodes only: what it showed there is the best that is known of one node.
+        shown = shown_over_nodes
+        anchors = {}
+        assumed = False
+    speeds = estimate(str(kind), shown, wanted, pool)
     derived = Source.ASSUMED if assumed else Source.ESTIMATED
     found = []
     for (gpu_type, gpus), speed in sorted(speeds.items()):
@@ -213,10 +227,7 @@ def _view(
 ) -> KindView:
     wanted = [(t, g) for t, most in counts.items() for g in range(1, most + 1)]
     speeds = throughputs(kind.pk, known, wanted, pool, now)
-    for p in known.spread:
-        name, age_s = p.gpu_type.name, pairs.age_s(p, now)
-        if name in counts and p.steps_per_s > 0:
-            speeds.append(Throughput(name, p.gpus, p.steps_per_s, Source(p.source), age_s, True))
+    speeds += [spread for spread in over_nodes(known, now) if spread.gpu_type in counts]
     setup_s, usage = usual_s if kind.setup_s is None else kind.setup_s, _usage(known, counts, now)
     return KindView(str(kind.pk), str(kind), tuple(speeds), usage=usage, setup_s=setup_s)
 
@@ -254,16 +265,95 @@ def _speeds(
     return pairs.Speeds(measured, believed)
 
 
-def _counts(cluster: Cluster) -> tuple[dict[str, int], frozenset[str]]:
+def _counts(cluster: Cluster) -> tuple[dict[str, int], frozenset[str], dict[str, Links]]:
+    """Return by GPU type the GPUs of the largest node, the types with slots, and the links."""
     nodes = Node.objects.filter(cluster=cluster, gpu_type__isnull=False).annotate(
         size=Count("devices"), slots=Max("devices__slots")
     )
     counts: dict[str, int] = {}
     shared: set[str] = set()
-    for gpu_type, size, slots in nodes.values_list("gpu_type__name", "size", "slots"):
+    sizes: list[tuple[str, int, float]] = []
+    for gpu_type, size, slots, gbps in nodes.values_list(
+        "gpu_type__name", "size", "slots", "link_gbps"
+    ):
         counts[gpu_type] = max(counts.get(gpu_type, 1), size)
         shared |= {gpu_type} if (slots or 1) > 1 else set()
-    return counts, frozenset(shared)
+        sizes.append((gpu_type, size, gbps))
+    return counts, frozenset(shared), links_of(sizes)
+
+
+def links_of_every_node() -> dict[str, Links]:
+    """Return the links by GPU type of the nodes of all clusters."""
+    nodes = Node.objects.filter(gpu_type__isnull=False).annotate(size=Count("devices"))
+    return links_of(nodes.values_list("gpu_type__name", "size", "link_gbps"))
+
+
+def wide_counts(kinds: Collection[int], counts: Mapping[str, int]) -> dict[str, set[int]]:
+    """Return by kind the GPUs of its jobs that are more than some type's largest node has."""
+    jobs = Job.objects.filter(UNFINISHED, batch=False, gpus_min__gt=min(counts.values()))
+    rows = _among(jobs.order_by(), "kind_id", sorted(kinds)).values_list("kind_id", "gpus_min")
+    wide: dict[str, set[int]] = {}
+    for kind, gpus in rows.distinct():
+        if kind in kinds:
+            wide.setdefault(str(kind), set()).add(gpus)
+    return wide
+
+
+def with_spread_estimates(
+    cluster: Cluster, views: Sequence[KindView], wide: Mapping[str, Collection[int]]
+) -> tuple[KindView, ...]:
+    """Return the views with estimated speeds of these numbers of GPUs over several nodes.
+
+    `wide`: by kind, the GPUs of jobs that no node of some type has. Without any, nothing is read.
+    """
+    if not wide:
+        return tuple(views)
+    _, _, links = _counts(cluster)
+    rates = spread_rates(views, links, load_pool())
+    completed = []
+    for view in views:
+        estimates = []
+        for gpus in sorted(wide.get(view.id, ())):
+            for gpu_type, of_type in links.items():
+                is_known = (gpu_type, gpus, True) in view.rates
+                estimate = rates.estimate(view.id, gpu_type, gpus)
+                if estimate is None or is_known or gpus <= of_type.largest:
+                    continue
+                source = Source.ASSUMED if view.is_assumed else Source.ESTIMATED
+                speed = estimate.steps_per_s
+                estimates.append(Throughput(gpu_type, gpus, speed, source, spread=True))
+        completed.append(replace(view, throughputs=(*view.throughputs, *estimates)))
+    return tuple(completed)
+
+
+def spread_rates(views: Iterable[KindView], links: Mapping[str, Links], pool: Pool) -> SpreadRates:
+    """Return estimates over several nodes from these kinds, and the newest that ran over nodes."""
+    measured = Profile.objects.filter(source=Source.MEASURED, spread=True, published=False)
+    newest = list(measured.order_by("-updated_at", "-pk").values_list("kind_id")[:POOL_SIZE])
+    now = timezone.now()
+    known_views = {view.id: view for view in views}
+    for kind, known in load_known(sorted({kind for (kind,) in newest})).items():
+        if str(kind) not in known_views:
+            wanted = [(p.gpu_type.name, p.gpus) for p in known.spread]
+            known_views[str(kind)] = KindView(
+                str(kind),
+                throughputs=(
+                    *throughputs(kind, known, wanted, pool, now),
+                    *over_nodes(known, now),
+                ),
+            )
+    return SpreadRates(known_views.values(), links, pool.tflops)
+
+
+def over_nodes(known: Known, now: datetime) -> list[Throughput]:
+    """Return the stored speeds over several nodes."""
+    return [
+        Throughput(
+            p.gpu_type.name, p.gpus, p.steps_per_s, Source(p.source), pairs.age_s(p, now), True
+        )
+        for p in known.spread
+        if p.steps_per_s > 0
+    ]
 
 
 def _among(rows: QuerySet[Row], name: str, keys: list[int]) -> QuerySet[Row]:

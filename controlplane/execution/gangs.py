@@ -5,6 +5,7 @@ the ports that systems give to outgoing connections.
 """
 
 from collections import defaultdict
+from collections.abc import Collection
 from uuid import UUID
 
 from django.utils.crypto import salted_hmac
@@ -82,16 +83,21 @@ def gpus_of(assignment: Assignment) -> int:
     return sum(ranks.values_list("gpus", flat=True))
 
 
+def runs_gangs(features: Collection[str], address: str) -> bool:
+    """Return True if an agent can run a rank of a gang; unknown agents are trusted."""
+    return not features or (GANG in features and bool(address))
+
+
 def why_no_gang(node: Node) -> str:
-    """Reason why the node cannot run a gang's rank, or empty; unknown agents are trusted."""
-    if node.features and GANG not in node.features:
+    """Reason why the node cannot run a gang's rank, or empty."""
+    if runs_gangs(node.features, node.address):
+        return ""
+    if GANG not in node.features:
         return f"the agent of node {node} cannot run a rank of a gang: install a newer one"
-    if node.features and not node.address:
-        return (
-            f"node {node} has no address where other ranks reach it: docs/agent.md, Gangs, says"
-            " what to set"
-        )
-    return ""
+    return (
+        f"node {node} has no address where other ranks reach it: docs/agent.md, Gangs, says what"
+        " to set"
+    )
 
 
 def check_gang(assignment: Assignment, node: Node) -> None:

@@ -12,7 +12,8 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from enum import StrEnum
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeAlias
 
 from controlplane.loop.changes import Change, Keep, PlacementKey, Start, changes, current_of
 from controlplane.loop.team_limits import within_team_limits
@@ -21,7 +22,7 @@ from policies.contract.assumed import without_assumed_times
 from policies.contract.plan import LONGEST_TEXT, Placement, Plan, PlanStatus, WaitCode
 from policies.contract.policy import Policy, PolicyError, places_batch
 from policies.contract.repair import LeftOut, committed, repaired, waiting_unplaced
-from policies.contract.snapshot import Purpose, Snapshot
+from policies.contract.snapshot import Purpose, Running, Snapshot, profile_runs
 from policies.contract.validation import validate_plan
 from policies.host import registry
 from policies.host.garbage import not_collected
@@ -203,30 +204,69 @@ def decision_of(snapshot: Snapshot, policy: Policy, name: str = "") -> Decision:
     `name`: the policy's name in the registry, where `policy` is a function that asks it elsewhere.
     PolicyError if the policy fails, or its plan breaks the rules as a whole.
     """
-    # 1. Jobs above their team's limits wait; the policy does not see them.
-    visible, over_limit = within_team_limits(snapshot)
-
-    # 2. Reserve GPUs for profile runs; the policy plans with what is left.
-    remaining, profile_runs = reserve_profiling(visible)
-
-    # 3. Ask the policy. A policy for training jobs alone gets a queue for the batch jobs beside it,
-    #    which fills what bad gangs would have taken.
+    # 1. Each stage decides about some jobs, and lets the next ones plan with what is left. A policy
+    #    for training jobs alone gets a queue for the batch jobs beside it, which fills what bad
+    #    gangs would have taken.
     left_out: list[LeftOut] = []
-    if _places_batch_jobs(policy, name):
-        plan = policy(remaining)
-    else:
-        beside_queue = _ValidPart(policy, remaining, profile_runs, left_out)
-        plan = with_batch_queue(beside_queue, remaining)
+    stages: list[Stage] = [_within_team_limits, _beside_profile_runs]
+    if not _places_batch_jobs(policy, name):
+        stages.append(partial(_beside_batch_queue, left_out))
+    plan = _through(stages, policy)(snapshot)
 
-    # 4. Put the three parts together, and leave out what breaks a rule.
-    plan = merge(plan, profile_runs)
-    if over_limit:
-        plan = replace(plan, waiting=(*plan.waiting, *over_limit))
+    # 2. Leave out what breaks a rule in the whole plan.
     plan, bad = repaired(plan, snapshot)
     left_out.extend(bad)
     if left_out:
         plan = replace(plan, message=_message(plan.message, left_out))
     return Decision(without_assumed_times(plan, snapshot), left_out=tuple(left_out))
+
+
+Stage: TypeAlias = Callable[[Policy, Snapshot], Plan]
+"""Plan of a snapshot, part of which the given policy plans: the stages that follow."""
+
+
+def _through(stages: Sequence[Stage], policy: Policy) -> Policy:
+    """Return the policy behind these stages, the first of which sees the whole snapshot."""
+    behind = policy
+    for stage in reversed(stages):
+        behind = partial(stage, behind)
+    return behind
+
+
+def _within_team_limits(policy: Policy, snapshot: Snapshot) -> Plan:
+    """Let jobs above their team's limits wait; the policy does not see them."""
+    visible, over_limit = within_team_limits(snapshot)
+    plan = policy(visible)
+    if not over_limit:
+        return plan
+    return replace(plan, waiting=(*plan.waiting, *over_limit))
+
+
+def _beside_profile_runs(policy: Policy, snapshot: Snapshot) -> Plan:
+    """Reserve GPUs for profile runs; the policy plans with what is left."""
+    remaining, runs = reserve_profiling(snapshot)
+    return merge(policy(remaining), runs)
+
+
+def _beside_batch_queue(left_out: list[LeftOut], policy: Policy, whole: Snapshot) -> Plan:
+    """Plan the batch jobs in a queue; gangs of the policy that break a rule go to `left_out`."""
+
+    def valid_part(snapshot: Snapshot) -> Plan:
+        # A plan of the whole snapshot is repaired with the rest.
+        if snapshot is whole:
+            return policy(snapshot)
+        runs = [_going_on(job, run) for job, run in profile_runs(snapshot)]
+        plan, bad = repaired(merge(policy(snapshot), runs), snapshot)
+        left_out.extend(bad)
+        return replace(plan, placements=tuple(p for p in plan.placements if p not in runs))
+
+    return with_batch_queue(valid_part, whole)
+
+
+def _going_on(job: str, run: Running) -> Placement:
+    """Return the placement that keeps a profile run."""
+    (placement,) = committed(job, (run,))
+    return placement
 
 
 def _places_batch_jobs(policy: Policy, name: str) -> bool:
@@ -238,27 +278,6 @@ def _places_batch_jobs(policy: Policy, name: str) -> bool:
     if is_dataclass(policy) or not name:
         return places_batch(policy)
     return places_batch(policy) or registry.places_batch(name)
-
-
-@dataclass(frozen=True, slots=True)
-class _ValidPart:
-    """Policy without the gangs that break a rule in its view, which it adds to `left_out`.
-
-    A plan of the whole snapshot is returned as it is: the round repairs that with the rest.
-    """
-
-    policy: Policy
-    whole: Snapshot
-    profile_runs: Sequence[Placement]
-    left_out: list[LeftOut]
-
-    def __call__(self, snapshot: Snapshot) -> Plan:
-        if snapshot is self.whole:
-            return self.policy(snapshot)
-        runs = [run for run in self.profile_runs if run.job in snapshot.jobs.position]
-        plan, bad = repaired(merge(self.policy(snapshot), runs), snapshot)
-        self.left_out.extend(bad)
-        return replace(plan, placements=tuple(p for p in plan.placements if p not in runs))
 
 
 def _message(of_policy: str, left_out: Sequence[LeftOut]) -> str:

@@ -21,7 +21,6 @@ from policies.contract.snapshot import (
     Snapshot,
     frozen,
 )
-from policies.placement.beside import view_of
 
 MAY_COME = (WaitCode.NO_CAPACITY, WaitCode.POSTPONED, WaitCode.POWER_CAP)
 """Reasons of jobs that a policy may place though no GPUs are free for them now."""
@@ -75,7 +74,7 @@ def within_team_limits(snapshot: Snapshot) -> tuple[Snapshot, tuple[Waiting, ...
     measured = {row for row in hidden if columns.others["running"][row]}
     shown = replace(snapshot, profiling=requests, jobs=_limited(snapshot, teams, measured))
     if out := hidden.keys() - measured:
-        shown = view_of(shown, frozenset(range(len(snapshot.jobs))) - out, ())
+        shown = shown.without(out)
     waits = [
         Waiting(
             columns.ids[row], WaitCode.TEAM_LIMIT, gpus=hidden[row].limit, team=hidden[row].name
@@ -153,7 +152,8 @@ def _could_start(
     columns, position = snapshot.jobs.columns, snapshot.jobs.position
     wanted = {row for team in teams for row in team.waiting}
     runs = {row for row, of in enumerate(columns.others["running"]) if of}
-    plan = with_batch_queue(Priority(), view_of(snapshot, wanted | runs, ()))
+    others = frozenset(range(len(snapshot.jobs))) - wanted - runs
+    plan = with_batch_queue(Priority(), snapshot.without(others))
     placed = {position[p.job] for p in plan.placements}
     waiting = {position[w.job] for w in plan.waiting if w.code in MAY_COME}
     return frozenset(placed & wanted), frozenset(waiting & wanted)

@@ -15,15 +15,19 @@ from clusters.models.nodes import Role
 from jobs.kinds import KindKey, kinds_for
 from jobs.models import Kind, Team
 from jobs.roles import teams_to_submit_to
+from loadmaster.features import GANG
 from loadmaster.slurm.options.constraints import ALTERNATIVE, satisfied
 from policies.contract.plan import available, demanded
+from policies.placement.layout import Free, Request
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
     """Needs of a job: GPUs of all its equal units; cores, memory and resources of each unit.
 
-    `units_per_node`: the most units on a node, 0: any number. `nodes`: 0: any number.
+    `units_per_node`: the most units on a node, 0: any number. `nodes`: 0: any number. A training
+    job (not `batch`) that no node can hold is a gang: a unit on each of its nodes. `may_mix`: its
+    GPUs may be of several types.
     """
 
     gpus_min: int
@@ -37,6 +41,28 @@ class Demand:
     units: int = 1
     units_per_node: int = 0
     nodes: int = 0
+    batch: bool = True
+    may_mix: bool = False
+
+    @property
+    def request(self) -> Request:
+        """Request to the planner for its units on nodes; of other resources nothing is asked.
+
+        A node may still offer those later.
+        """
+        return Request(
+            gpus=self.gpus_min // self.units,
+            amounts=(demanded(self.cores), demanded(self.memory_gb)),
+            units=self.units,
+            nodes=self.nodes,
+            most=self.units_per_node,
+        )
+
+    @property
+    def gang_request(self) -> Request:
+        """Request for a gang's GPUs one by one; its amounts are needed once on each node."""
+        amounts = (demanded(self.cores), demanded(self.memory_gb))
+        return Request(gpus=1, per_node=amounts, units=self.gpus_min)
 
     @property
     def of_unit(self) -> str:
@@ -60,6 +86,11 @@ class NodeCapacity:
     resources: tuple[tuple[str, float], ...] = ()
     count: int = 1
     broken_gpus: int = 0
+
+    @property
+    def free(self) -> Free:
+        """Free capacity as the planner reckons it."""
+        return self.gpus, available(self.cores), available(self.memory_gb)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +167,13 @@ def check_feasible(
         raise Infeasible("memory_gb", f"no node of {cluster} has {both}; ask for less")
 
     # 3. GPUs of a unit, and all units together.
-    _check_gpus(cluster, demand, fitting, faults)
-    _check_units(cluster, demand, fitting)
-    return [*_warnings(demand, fitting), *_fault_warnings(demand, fitting, faults)]
+    if demand.gpus_min // demand.units > max(node.gpus for node in fitting):
+        warnings = _check_gang(cluster, demand, fitting, faults)
+    else:
+        _check_units(cluster, demand, fitting)
+        warnings = []
+    warnings += _warnings(demand, fitting)
+    return warnings + _fault_warnings(demand, fitting, faults)
 
 
 def _fault_warnings(
@@ -163,21 +198,56 @@ def _words_of(faults: Sequence[GpuFault]) -> str:
     return words
 
 
-def _check_gpus(
+def _check_gang(
     cluster: str,
     demand: Demand,
     nodes: Sequence[NodeCapacity],
     faults: Callable[[], Sequence[GpuFault]],
-) -> None:
-    """Raise Infeasible unless the largest of these nodes has the GPUs of a unit."""
+) -> list[str]:
+    """Return a warning that a job is spread over nodes; raise Infeasible if it cannot be."""
     wanted = demand.gpus_min // demand.units
-    if wanted <= max(n.gpus for n in nodes):
-        return
     noun = "GPU" if wanted == 1 else "GPUs"
     missing = f"no node of {cluster} can serve {wanted} {noun}{demand.of_unit}"
+    able = [node for node in nodes if not node.features or GANG in node.features]
+    if not demand.batch and hold_gang(able, demand):
+        return [
+            f"gpus: {missing}; the job is a gang on several nodes, whose processes must join"
+            " (docs/training.md)"
+        ]
     largest = f"the largest that could serve the job has {_gpus_of_largest(nodes)}"
     words = _words_of([fault for fault in faults() if not fault.gpu_type])
-    raise Infeasible("gpus", f"{missing}; {largest}{words}")
+    raise Infeasible("gpus", f"{missing}; {largest}{_why_no_gang(demand, nodes)}{words}")
+
+
+def _why_no_gang(demand: Demand, nodes: Sequence[NodeCapacity]) -> str:
+    """Return words that say why nodes together do not do either, and what helps; "" if nothing."""
+    if demand.batch:
+        gpus = demand.gpus_min
+        may_divide = demand.units == 1 and gpus > 1 and any(node.gpus for node in nodes)
+        return f"; give units, such as {gpus}, to divide it over nodes" if may_divide else ""
+    if hold_gang(nodes, demand):
+        return "; the agents of the others cannot run gangs, install newer ones"
+    together = max(_gang_units(nodes, demand).values(), default=0)
+    if together <= max(node.gpus for node in nodes):
+        return ""
+    types = "all types" if demand.may_mix else "one type"
+    return f"; nodes of {types} can serve {together} together"
+
+
+def hold_gang(nodes: Sequence[NodeCapacity], demand: Demand) -> bool:
+    """Return True if these nodes, when empty, hold a training job's GPUs together."""
+    return any(units >= demand.gpus_min for units in _gang_units(nodes, demand).values())
+
+
+def _gang_units(nodes: Sequence[NodeCapacity], demand: Demand) -> dict[str, int]:
+    """Return the GPUs of a gang that nodes of each type hold; of all together if it may mix."""
+    request = demand.gang_request
+    units: dict[str, int] = {}
+    for node in nodes:
+        together = "" if demand.may_mix else node.gpu_type
+        fitting = max(0, request.fitting(node.free))
+        units[together] = units.get(together, 0) + fitting * node.count
+    return units
 
 
 def _gpus_of_largest(nodes: Sequence[NodeCapacity]) -> str:
@@ -202,36 +272,35 @@ def _check_units(cluster: str, demand: Demand, nodes: Sequence[NodeCapacity]) ->
 def hold_all(nodes: Sequence[NodeCapacity], demand: Demand) -> bool:
     """Return True if these nodes, when empty, hold all units of the job together."""
     able_nodes, most_units = _nodes_and_units(nodes, demand)
-    return demand.nodes <= able_nodes and demand.units <= most_units
+    if demand.nodes <= able_nodes and demand.units <= most_units:
+        return True
+    return not demand.batch and hold_gang(nodes, demand)
 
 
 def _nodes_and_units(nodes: Sequence[NodeCapacity], demand: Demand) -> tuple[int, int]:
     """Return the number of nodes that hold a unit, and of units that the largest nodes hold.
 
-    As many of the largest nodes count as the job asks for, else all.
+    As many of the largest nodes count as the job asks for, else all. Units with GPUs are on nodes
+    of one type, the one that holds most, unless the job may mix types.
     """
-    units_by_node = list[int]()
+    request = demand.request
+    of_types: dict[str, list[int]] = {}
     for node in nodes:
-        units_by_node += [_units_on(node, demand)] * node.count
-    units_by_node.sort(reverse=True)
-    able_nodes = sum(units > 0 for units in units_by_node)
-    if demand.nodes:
-        units_by_node = units_by_node[: demand.nodes]
-    return able_nodes, sum(units_by_node)
+        mixed = demand.may_mix or not request.gpus
+        together = "" if mixed else node.gpu_type
+        of_types.setdefault(together, []).extend([max(0, request.fitting(node.free))] * node.count)
+    best = (0, 0)
+    for units_by_node in of_types.values():
+        units_by_node.sort(reverse=True)
+        able_nodes = sum(units > 0 for units in units_by_node)
+        counted = units_by_node[: demand.nodes] if demand.nodes else units_by_node
+        best = max(best, (able_nodes, sum(counted)), key=lambda of: (_is_enough(of, demand), of[1]))
+    return best
 
 
-def _units_on(node: NodeCapacity, demand: Demand) -> int:
-    """Return how many units fit on the empty node.
-
-    Other resources are left out: the node may still offer them later.
-    """
-    gpus = demand.gpus_min // demand.units
-    needs = [(node.cores, demand.cores), (node.memory_gb, demand.memory_gb), (node.gpus, gpus)]
-    units = demand.units_per_node or demand.units
-    for capacity, need in needs:
-        if demanded(need):
-            units = min(units, available(capacity) // demanded(need))
-    return units
+def _is_enough(found: tuple[int, int], demand: Demand) -> bool:
+    able_nodes, units = found
+    return able_nodes >= demand.nodes and units >= demand.units
 
 
 def _fits(wanted: float, has: float) -> bool:
@@ -242,7 +311,8 @@ def _warnings(demand: Demand, nodes: Sequence[NodeCapacity]) -> list[str]:
     """Return warnings of GPUs that cannot be used, and of resources and labels still missing."""
     warnings = []
     most_gpus = max(n.gpus for n in nodes)
-    if demand.gpus_max // demand.units > most_gpus:
+    is_gang = demand.gpus_min > most_gpus and not demand.batch
+    if demand.gpus_max // demand.units > most_gpus and not is_gang:
         used = f"at most {most_gpus} of {demand.gpus_max} can be used"
         warnings.append(f"gpus: {used}; the largest node has {_gpus_of_largest(nodes)}")
     for name, wanted in demand.resources:

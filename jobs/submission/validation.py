@@ -194,7 +194,10 @@ class _Reading:
             needs = plain["cores"], plain["memory_gb"], plain["labels"]
             resources = tuple(plain["resources"].items())
             seats = plain["units"], plain["units_per_node"], plain["nodes"]
-            demand = Demand(gpus_min, gpus_max, types, *needs, runtime, resources, *seats)
+            kind_of_job = batch, plain["may_mix"]
+            demand = Demand(
+                gpus_min, gpus_max, types, *needs, runtime, resources, *seats, *kind_of_job
+            )
             self._feasible(cluster, demand)
         if plain["script"] and not batch:
             self._problem("script", "goes without steps; a script is a batch job")

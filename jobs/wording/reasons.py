@@ -298,6 +298,10 @@ REASONS: Mapping[str, Reason] = {
         _text("An operator starts the node's agent again; or clone it for other nodes."),
     ),
     "nodes_avoided": Reason(_nodes_avoided, _text(BY_ITSELF)),
+    "not_spread": Reason(
+        _text("No node has its GPUs; this policy does not spread a job over nodes."),
+        _text("Clone it with fewer GPUs, add a larger node, or ask for another policy."),
+    ),
     "solver_failed": Reason(
         _text("The last decision failed; running jobs go on, and it is tried again."),
         _text("Nothing to do; operators see the cause under Rounds."),

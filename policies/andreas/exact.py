@@ -22,7 +22,7 @@ class Exact:
 
     The plan's status says whether the optimum is proven, its bound what no plan can be below, and
     its message which pricing judged. A cluster that is too large is refused, never decided on by
-    another policy.
+    another policy. A job that no node can hold waits: the model spreads no job over nodes.
     """
 
     objective: str = parameter(
@@ -64,7 +64,7 @@ class Exact:
 
     def __call__(self, snapshot: Snapshot) -> Plan:
         """Return the optimum, or the best solution within the budget. Raises PolicyError."""
-        problem = build(snapshot)
+        problem = build(snapshot, spreads=False)
         solved = self.solve(problem)
         value = self.f.value(problem, solved.solution)
         plan = to_plan(problem, solved.solution, "exact", value, self._message(problem, solved))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property
-from math import inf, isfinite
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -13,17 +13,13 @@ import numpy as np
 from policies.batch.fit import order_of
 from policies.batch.orders import Queue
 from policies.contract.plan import (
-    HIGHEST_COST,
-    LONGEST_RUN_S,
     Expected,
     Lack,
     Placement,
     WaitCode,
     Waiting,
-    predicted,
 )
-from policies.contract.snapshot import RankPlacement, Snapshot
-from policies.placement.beside import view_of
+from policies.contract.snapshot import Snapshot
 from policies.placement.cluster_state import ClusterState
 from policies.placement.finders import Shortage, ShortageCode, why_not
 from policies.placement.layout import EVERY, Allocation, Layout, Request
@@ -88,8 +84,11 @@ class BatchPlan:
         others = tuple(others)
         self.snapshot, self.ids = snapshot, snapshot.jobs.columns.ids
         whole = not others and len(rows) == len(snapshot.jobs)
-        self.view = snapshot if whole else view_of(snapshot, rows, others)
-        self.plan = PlanBuilder(self.view, never_touch=True)
+        self.view = snapshot
+        if not whole:
+            left_out = frozenset(range(len(snapshot.jobs))).difference(rows)
+            self.view = snapshot.without(left_out, held=others)
+        self.plan = PlanBuilder(self.view, never_touch=True, billed_nodes=snapshot.nodes)
         self.state, self.columns = self.plan.state, self.view.jobs.columns
         self.fit = order_of(fit, self.state.layout)
         self.of_others = self._nodes_of(others)
@@ -234,30 +233,7 @@ class BatchPlan:
         return sum(1 << index[node] for node in nodes if node in index)
 
     def _placement(self, started: Started) -> Placement:
-        row, found, run_s = started
-        if row not in self.queued:
-            return self.plan.placement(Placed(row, found, run_s))
-        layout, seats = self.state.layout, list[RankPlacement]()
-        for part in found.parts:
-            devices = layout.ids(part.node, part.devices)
-            seats.append(RankPlacement(layout.nodes[part.node].id, devices, units=part.units))
-        return Placement(
-            self.columns.ids[row],
-            tuple(seats),
-            predicted_run_s=predicted(run_s, LONGEST_RUN_S),
-            predicted_energy_cost=predicted(self._cost(row, found, run_s), HIGHEST_COST),
-        )
-
-    def _cost(self, row: int, found: Allocation, run_s: float) -> float:
-        """Return a job's part of its nodes' bills; inf if the run time is unknown."""
-        if not isfinite(run_s):
-            return inf
-        cores, watts = self.columns.listed["cores"][row], 0.0
-        for part in found.parts:
-            node, gpus = self.snapshot.nodes[part.node], part.devices.bit_count()
-            watts += node.part_w(gpus, len(node.devices), cores * part.units)
-        priced_s = float(self.plan.prices.priced_s(np.array([run_s]))[0])
-        return watts * self.plan.prices.reference * priced_s
+        return self.plan.placement(Placed(*started))
 
     def _told_s(self, row: int) -> float:
         """Return the run time that is told: of a training job on its first option."""

@@ -15,7 +15,6 @@ from policies.batch.plan import BatchPlan, in_batch_queue
 from policies.contract.plan import Placement, Plan, WaitCode
 from policies.contract.policy import Policy
 from policies.contract.snapshot import Snapshot
-from policies.placement.beside import view_of
 from policies.placement.layout import Request
 from policies.placement.reasons import not_eligible
 
@@ -31,7 +30,8 @@ def with_batch_queue(policy: Policy, snapshot: Snapshot) -> Plan:
     queue = sorted(queued - waits.keys(), key=lambda row: _turn(snapshot, row))
     first = BatchPlan(snapshot, queue, committed)
     _start(first, _ahead(snapshot, queue, asked))
-    plan = policy(view_of(snapshot, asked, first.placements))
+    hidden = queued | waits.keys()
+    plan = policy(snapshot.without(hidden, held=first.placements))
     rest = [row for row in queue if snapshot.jobs.columns.ids[row] not in first.placed]
     last = BatchPlan(snapshot, rest, (*plan.placements, *first.placements))
     _start(last, rest)

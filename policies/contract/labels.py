@@ -8,6 +8,9 @@ RUNTIME = "runtime:"
 FEATURE = "agent:"
 """Prefix of the label of a feature of agents, of nodes that have it and jobs that need it."""
 
+RUNS_GANGS = FEATURE + "gang"
+"""Label of nodes whose agents say that they run ranks of gangs; needed only if some node has it."""
+
 APART = "apart:"
 """Prefix and a node's id: label of every other node, and of jobs that should avoid that node."""
 

@@ -16,16 +16,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 from math import floor
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any, Protocol
 
 from pydantic import Field
 
 from policies.contract.forms import Above0, AtLeast0, Count0, Count1, Fraction, PlainData
 
-if TYPE_CHECKING:
-    from policies.contract.snapshot import JobColumns
-
-PLAN_VERSION = 5
+PLAN_VERSION = 6
 
 LONGEST_TEXT = 10_000
 LAST_S = 253_402_300_799.0
@@ -79,6 +76,7 @@ class WaitCode(StrEnum):
     NODES_UNAVAILABLE = "nodes_unavailable"
     NODES_LOST = "nodes_lost"
     NODES_AVOIDED = "nodes_avoided"
+    NOT_SPREAD = "not_spread"
     SOLVER_FAILED = "solver_failed"
     TEAM_LIMIT = "team_limit"
 
@@ -266,7 +264,17 @@ def seat_demanded(
     return amounts if cpu_quota is None else {**amounts, "cores": demanded(cpu_quota)}
 
 
-def seat_demand(columns: JobColumns, row: int, units: int = 1) -> dict[str, float]:
+class UnitColumns(Protocol):
+    """Columns of jobs by name, as in `JobColumns`."""
+
+    @property
+    def others(self) -> Mapping[str, tuple[Any, ...]]: ...
+
+    @property
+    def listed(self) -> Mapping[str, list[Any]]: ...
+
+
+def seat_demand(columns: UnitColumns, row: int, units: int = 1) -> dict[str, float]:
     """Return cores, memory_gb and resources of a job's seat with so many units."""
     demand = {name: amount * units for name, amount in columns.others["resources"][row]}
     demand["cores"] = columns.listed["cores"][row] * units
@@ -274,6 +282,6 @@ def seat_demand(columns: JobColumns, row: int, units: int = 1) -> dict[str, floa
     return demand
 
 
-def gpus_per_unit(columns: JobColumns, row: int) -> int:
+def gpus_per_unit(columns: UnitColumns, row: int) -> int:
     """Return the GPUs of each unit of a batch job."""
     return int(columns.listed["gpus_min"][row] // columns.listed["units"][row])

@@ -9,18 +9,33 @@ start).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeVar, overload
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from pydantic import GetCoreSchemaHandler
-from pydantic_core import CoreSchema, core_schema
 
 from policies.contract.forms import AtLeast0, Form, PlainData
-from policies.contract.plan import PROFILING, TRAINING, Purpose, RankPlacement, Running
+from policies.contract.job_columns import (
+    JOB_COUNTS,
+    JOB_NUMBERS,
+    Bools,
+    Floats,
+    Ints,
+    JobColumns,
+    Jobs,
+    frozen,
+)
+from policies.contract.plan import (
+    PROFILING,
+    TRAINING,
+    Placement,
+    Purpose,
+    RankPlacement,
+    Running,
+)
+from policies.contract.residual import NodesBeside, only_rows, with_profile_runs
 from policies.contract.views import (
     WITHOUT_GPUS,
     DeviceView,
@@ -77,162 +92,10 @@ __all__ = [
     "TeamView",
     "Throughput",
     "Trigger",
+    "frozen",
 ]
 
 SNAPSHOT_VERSION = 6
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-Array = TypeVar("Array", bound=np.ndarray[Any, Any])
-
-JOB_NUMBERS = (
-    "arrival_s", "remaining_steps", "due_s", "deadline_s", "walltime_s", "tardiness_weight",
-    "weight", "cores",
-    "memory_gb", "total_steps", "restart_cost_s",
-    "min_run_s", "waiting_cost", "expected_run_s",
-)  # fmt: skip
-JOB_COUNTS = ("gpus_min", "gpus_max", "priority", "units", "units_per_node", "nodes")
-
-
-@dataclass(frozen=True)
-class JobColumns:
-    """Jobs of a snapshot by column; row i of every column is job `ids[i]`.
-
-    `numbers[name]` float64[J] for JOB_NUMBERS, `counts[name]` int64[J] for JOB_COUNTS, `kind`
-    int64[J] into the snapshot's kinds; `others[name]` tuples of J values. Columns are shared
-    between snapshots: never write into them.
-    """
-
-    ids: tuple[str, ...]
-    kinds: tuple[str, ...]
-    numbers: Mapping[str, Floats]
-    counts: Mapping[str, Ints]
-    others: Mapping[str, tuple[Any, ...]]
-    part_of_gpus_only: bool = False
-    """True for a part of columns that are known to be `gpus_only`."""
-
-    @classmethod
-    def of(cls, jobs: Sequence[JobView]) -> JobColumns:
-        numbers = {
-            n: frozen(np.array([getattr(j, n) for j in jobs], dtype=np.float64))
-            for n in JOB_NUMBERS
-        }
-        counts = {
-            n: frozen(np.array([getattr(j, n) for j in jobs], dtype=np.int64)) for n in JOB_COUNTS
-        }
-        others = {n: tuple(getattr(j, n) for j in jobs) for n in _OTHER_FIELDS}
-        return cls(tuple(j.id for j in jobs), tuple(j.kind for j in jobs), numbers, counts, others)
-
-    @cached_property
-    def gpus_only(self) -> bool:
-        """Return True if no job uses anything of its node but GPUs."""
-        if self.part_of_gpus_only:
-            return True
-        plain = (self.numbers["cores"], self.numbers["memory_gb"])
-        uses = any(amounts.any() for amounts in plain) or any(self.others["resources"])
-        return not uses
-
-    @cached_property
-    def unit_keys(self) -> Sequence[tuple[Any, ...]]:
-        """Columns that a batch job's request depends on: equal jobs fit where any of them fits."""
-        asked = ("gpus_min", "units", "units_per_node", "nodes", "cores", "memory_gb")
-        named = [self.listed[name] for name in asked]
-        others = [self.others[n] for n in ("resources", "allowed_types", "labels", "may_mix")]
-        return list(zip(*named, *others, strict=True))
-
-    @cached_property
-    def listed(self) -> Mapping[str, list[Any]]:
-        """Numbers and counts as lists, which are several times as fast to read one by one."""
-        return _Listed(self)
-
-    @cached_property
-    def told_run_s(self) -> list[float]:
-        """Run time of each batch job as policies are told, its walltime at most; inf if unknown."""
-        numbers = self.numbers
-        told: list[float] = np.minimum(numbers["expected_run_s"], numbers["walltime_s"]).tolist()
-        return told
-
-    def row(self, i: int) -> JobView:
-        values: dict[str, Any] = {n: float(c[i]) for n, c in self.numbers.items()}
-        values.update({n: int(c[i]) for n, c in self.counts.items()})
-        values.update({n: c[i] for n, c in self.others.items()})
-        return JobView(id=self.ids[i], kind=self.kinds[i], **values)
-
-
-class _Listed(dict[str, list[Any]]):
-    """Columns as lists, made when they are first read."""
-
-    def __init__(self, columns: JobColumns) -> None:
-        super().__init__()
-        self._columns = columns
-
-    def __missing__(self, name: str) -> list[Any]:
-        of = self._columns
-        column: Ints | Floats = of.counts[name] if name in JOB_COUNTS else of.numbers[name]
-        made: list[Any] = column.tolist()
-        self[name] = made
-        return made
-
-
-_OTHER_FIELDS = tuple(
-    n for n in JobView.__dataclass_fields__ if n not in (*JOB_NUMBERS, *JOB_COUNTS, "id", "kind")
-)  # fmt: skip
-
-
-class Jobs(Sequence[JobView]):
-    """Jobs of a snapshot: a sequence of lazy rows over `columns`."""
-
-    def __init__(self, columns: JobColumns, position: Mapping[str, int] | None = None) -> None:
-        """Use `position`, the rows by job id, where it is known already."""
-        self.columns, self._position = columns, position
-
-    def __len__(self) -> int:
-        return len(self.columns.ids)
-
-    @overload
-    def __getitem__(self, index: int) -> JobView: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[JobView, ...]: ...
-    def __getitem__(self, index: int | slice) -> JobView | tuple[JobView, ...]:
-        if isinstance(index, slice):
-            return tuple(self.columns.row(i) for i in range(*index.indices(len(self))))
-        return self.columns.row(range(len(self))[index])
-
-    def __iter__(self) -> Iterator[JobView]:
-        return (self.columns.row(i) for i in range(len(self)))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Jobs) and tuple(self) == tuple(other)
-
-    __hash__ = None  # type: ignore[assignment]  # a sequence compared by value, like a list
-
-    @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        rows = handler.generate_schema(tuple[JobView, ...])
-        return core_schema.no_info_after_validator_function(
-            lambda given: cls(JobColumns.of(given)),
-            rows,
-            serialization=core_schema.plain_serializer_function_ser_schema(
-                tuple, return_schema=rows
-            ),
-        )
-
-    @property
-    def position(self) -> Mapping[str, int]:
-        if self._position is None:
-            self._position = {job: i for i, job in enumerate(self.columns.ids)}
-        return self._position
-
-    def by_id(self, job: str) -> JobView:
-        """Job with this id; KeyError if it is not in the snapshot."""
-        return self.columns.row(self.position[job])
-
-
-def frozen(array: Array) -> Array:
-    """Make the array read-only and return it."""
-    array.setflags(write=False)
-    return array
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +158,50 @@ class Snapshot:
                 shared.append("throughputs")
         vars(after).update({name: known[name] for name in shared if name in known})
         return after
+
+    def without(
+        self,
+        jobs: Collection[int],
+        *,
+        held: Iterable[Placement] = (),
+        profile_runs: Sequence[Placement] | None = None,
+    ) -> Snapshot:
+        """Return the residual snapshot: without the jobs of these rows, beside `held` placements.
+
+        The jobs that are left out are unknown in it: the GPUs of their placements are held, and
+        their nodes have less of everything else. Their profile runs hold what they have. Jobs that
+        leave no GPU in use on a node keep it switched on: its power is no longer under the cap.
+        `profile_runs`: as if exactly these were under way, of jobs that are left in.
+        """
+        left = self
+        if profile_runs is not None:
+            nodes, columns = with_profile_runs(
+                self.nodes, self.jobs.columns, self.jobs.position, profile_runs, self.now_s
+            )
+            left = replace(self, nodes=nodes, jobs=Jobs(columns))
+        others = tuple(held)
+        if not jobs and not others:
+            return left
+        columns, position = left.jobs.columns, left.jobs.position
+        out = frozenset(jobs)
+        kept = [row for row in range(len(columns.ids)) if row not in out]
+        beside = NodesBeside(columns, position, kept, others)
+        base_w = beside.base_w(left.node_by_id)
+        caps = [
+            replace(step, power_cap_w=max(0.0, step.power_cap_w - base_w))
+            for step in left.power_caps
+        ]
+        power_cap_w = left.power_cap_w
+        if power_cap_w is not None:
+            power_cap_w = max(0.0, power_cap_w - base_w)
+        return replace(
+            left,
+            nodes=tuple([beside.node(node) for node in left.nodes]),
+            jobs=only_rows(columns, kept),
+            power_cap_w=power_cap_w,
+            power_caps=tuple(caps),
+            profiling=tuple([r for r in left.profiling if position[r.job] not in out]),
+        )
 
     @cached_property
     def canonical_bytes(self) -> bytes:

@@ -15,6 +15,7 @@ from policies.contract.plan import BILLIONTHS, UNLIMITED
 from policies.contract.snapshot import Bools, Floats, Ints, NodeView, Snapshot
 from policies.contract.validation import TOLERANCE
 from policies.cost_model.kernels import NONE
+from policies.placement.gangs_over_nodes import place_gangs_over_nodes
 from policies.placement.layout import MILLIWATTS, RESOURCES
 from policies.placement.plan_builder import PlanBuilder
 from policies.placement.priced_options import Prices, admits, prices_of, signatures, with_quota
@@ -168,12 +169,15 @@ class Problem:
         return np.where(np.isfinite(least), least, 0.0)
 
 
-def build(snapshot: Snapshot, *, charged: bool = True) -> Problem:
+def build(snapshot: Snapshot, *, charged: bool = True, spreads: bool = True) -> Problem:
     """Build the problem of this snapshot.
 
     `charged`: run times include launches, so that a job moves only where that pays (hysteresis).
+    `spreads`: gangs that no node can hold are placed first, over several.
     """
-    plan = PlanBuilder(snapshot, never_touch=False)
+    plan = PlanBuilder(snapshot, never_touch=False, spreads=spreads)
+    if spreads:
+        place_gangs_over_nodes(plan)
     decided, state, layout = plan.decided, plan.state, plan.state.layout
     rows = np.array([i for i in range(len(snapshot.jobs)) if i not in decided], dtype=np.int64)
     numbers = [n for n, node in enumerate(layout.nodes) if state.open >> n & 1 and node.devices]

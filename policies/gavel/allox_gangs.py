@@ -8,6 +8,7 @@ from policies.contract.snapshot import Snapshot
 from policies.gavel.runnable_jobs import RunnableJobs
 from policies.placement.cluster_state import Group
 from policies.placement.from_snapshot import remaining_s
+from policies.placement.gangs_over_nodes import place_gangs_over_nodes
 from policies.placement.layout import DEVICES, Allocation, Part, members
 from policies.placement.plan_builder import PlanBuilder
 
@@ -22,6 +23,7 @@ class Draft:
 
     def __init__(self, snapshot: Snapshot, *, never_touch: bool) -> None:
         self.plan = PlanBuilder(snapshot, never_touch=never_touch)
+        place_gangs_over_nodes(self.plan)
         self.jobs = RunnableJobs(self.plan)
         runs = self.jobs.runs
         self.seats = {

@@ -147,7 +147,10 @@ class SharePolicy(ABC):
         choices=("aware", "agnostic", "sharing"),
     )
     spread: bool = parameter(
-        False, meaning="gangs may have time on several nodes where their speed there is known"
+        False,
+        meaning=(
+            "gangs that fit on one node may have time on several, where their speed there is known"
+        ),
     )
     recompute_s: float = parameter(
         0.0,

@@ -12,6 +12,7 @@ from policies.contract.plan import Plan
 from policies.contract.policy import parameter
 from policies.contract.snapshot import Snapshot
 from policies.gavel.gandiva_slices import EqualShares, Lags, Slices, Unit, Units, keep_outside
+from policies.placement.gangs_over_nodes import place_gangs_over_nodes
 from policies.placement.plan_builder import PlanBuilder
 
 LENIENT = 0.95
@@ -55,6 +56,7 @@ class Gandiva:
         Its memory: pairs, those that were tried, lags, and when the slice began.
         """
         plan, past = PlanBuilder(snapshot, never_touch=False, shares=True), _Past.of(snapshot)
+        place_gangs_over_nodes(plan)
         outside = keep_outside(plan)
         kept = {snapshot.jobs.position[placement.job] for placement in outside}
         units, rng = Units(plan), np.random.default_rng(snapshot.seed % 2**64)

@@ -17,7 +17,7 @@ from policies.gavel.runnable_jobs import RunnableJobs, Seat
 from policies.placement.cluster_state import Group
 from policies.placement.from_snapshot import launches_that_stay, leaves_s, may_stay
 from policies.placement.layout import DEVICES, Allocation, Part, Request, members
-from policies.placement.plan_builder import Placed, PlanBuilder
+from policies.placement.plan_builder import Placed, PlanBuilder, seats_of
 
 WHOLE, HALF = 1.0, 0.5
 
@@ -318,9 +318,8 @@ class Slices:
             other = unit.jobs[1 - unit.jobs.index(job)]
             goes_on = self._goes_on(unit, other, seat)
             share = WHOLE - self.jobs.runs[other].ranks[0].share if goes_on else HALF
-        layout = self.jobs.layout
-        devices = layout.ids(seat.node, seat.devices)
-        return (RankPlacement(layout.nodes[seat.node].id, devices, share),)
+        allocation = Allocation(unit.request, (Part(seat.node, 1, seat.devices),))
+        return seats_of(self.jobs.layout, allocation, share=share)
 
 
 def _fullest_first(group: Group) -> tuple[float, ...]:

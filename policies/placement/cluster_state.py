@@ -104,6 +104,10 @@ class ClusterState:
         """Leave a node out of searches (cordoned or draining); its jobs can be released."""
         self.open &= ~(1 << node)
 
+    def keep_idle(self, node: int, devices: int) -> None:
+        """Give free devices of a node to nobody: they are kept for a job that starts later."""
+        self._use(node, devices, (), 1)
+
     # ---- search
 
     def find(

@@ -9,7 +9,7 @@ from policies.contract.plan import Expected, Plan, WaitCode, Waiting
 from policies.contract.snapshot import JobPhase, Snapshot
 from policies.placement.plan_facts import PlanFacts
 from policies.placement.priced_options import per_watt_second
-from policies.placement.reason_rules import first_true, holds, winners
+from policies.placement.reason_rules import IMPOSSIBLE, first_true, holds, winners
 from policies.placement.reasons import MOST_NAMED
 
 
@@ -22,8 +22,7 @@ def explained(plan: Plan, snapshot: Snapshot) -> tuple[Waiting, ...]:
         # 1. The policy's reason if it is true, else the first true one: once for jobs alike.
         key = facts.alike(entry)
         if key not in true_reasons:
-            is_true = holds(facts, entry)
-            true_reasons[key] = entry if is_true else first_true(facts, entry.job)
+            true_reasons[key] = _true_reason(facts, entry)
         reason = true_reasons[key].of(entry.job, entry.expected)
 
         # 2. A more exact one, where the plan says more of the job.
@@ -33,6 +32,20 @@ def explained(plan: Plan, snapshot: Snapshot) -> tuple[Waiting, ...]:
                 break
         reasons.append(reason)
     return tuple(reasons)
+
+
+def _true_reason(facts: PlanFacts, entry: Waiting) -> Waiting:
+    """Return the policy's reason if it is true, else the first true one.
+
+    A policy that knows nodes one by one calls a gang impossible that fits on several.
+    """
+    if holds(facts, entry):
+        return entry
+    if entry.code in IMPOSSIBLE:
+        not_spread = Waiting(entry.job, WaitCode.NOT_SPREAD)
+        if holds(facts, not_spread):
+            return not_spread
+    return first_true(facts, entry.job)
 
 
 def _more_exact(facts: PlanFacts, entry: Waiting) -> Iterator[Waiting]:

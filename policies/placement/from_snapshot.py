@@ -49,7 +49,7 @@ from policies.placement.priced_options import (
     admits,
     with_quota,
 )
-from policies.placement.speed import Speeds
+from policies.placement.speed import Speeds, is_spread
 
 READY = NodeState.READY
 """Looked up once, for every node of every running job."""
@@ -195,16 +195,22 @@ def current_placements(
     never_touch: bool,
     state: ClusterState | None = None,
     requests: JobRequests | None = None,
+    keep_wide: bool = False,
 ) -> tuple[tuple[CurrentPlacement, ...], dict[int, CurrentPlacement]]:
     """Return the jobs that stay, and by row those that may if there is no capacity elsewhere.
 
-    By arrival, while capacity and power last; the former are taken from `state`.
+    By arrival, while capacity and power last; the former are taken from `state`. With `keep_wide`
+    gangs that no node can hold stay where they run.
     """
     pinned: list[CurrentPlacement] = []
     later: list[CurrentPlacement] = []
     arrival = snapshot.jobs.columns.listed["arrival_s"]
     runs = _training_runs(snapshot, waiting)
     fixed = frozenset[int]() if never_touch else _not_preemptible(snapshot)
+    state = cluster_of(snapshot) if state is None else state
+    requests = JobRequests(snapshot.jobs.columns, state.layout) if requests is None else requests
+    if keep_wide and not never_touch:
+        fixed |= {row for row, run in runs if is_spread(run.ranks) and requests.is_wide(row)}
     young = {} if never_touch else _young_launches(snapshot, runs)
     if not never_touch:
         runs = [
@@ -214,10 +220,8 @@ def current_placements(
         ]
     if not runs:
         return (), {}
-    state = cluster_of(snapshot) if state is None else state
     staying = _staying(snapshot, young, waiting, state) | fixed
-    requests = JobRequests(snapshot.jobs.columns, state.layout) if requests is None else requests
-    speeds = Speeds(snapshot.kinds)
+    speeds = Speeds.of(snapshot)
     for row, run in sorted(runs, key=lambda r: (arrival[r[0]], r[0])):
         if not run.is_whole or not may_stay(snapshot, row, run):
             continue

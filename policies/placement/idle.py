@@ -62,7 +62,7 @@ def idle_gpus(plan: Plan, snapshot: Snapshot) -> tuple[IdleGpus, ...]:
             key = IdleCode.RESERVED, job, start_s
             found[key], left = found.get(key, 0) + gpus, left - gpus
         if left > 0:
-            alike = _key(facts, node)
+            alike = facts.leftover.alike(node)
             if alike not in known:
                 known[alike] = _nearest(facts, node, classes)
             code, job = known[alike]
@@ -76,14 +76,6 @@ def waiting_for_gpus(plan: Plan, snapshot: Snapshot) -> Mapping[str, WaitCode]:
     """Return the codes of waiting jobs that need GPUs and could have them now."""
     most, position = snapshot.jobs.columns.counts["gpus_max"], snapshot.jobs.position
     return {w.job: w.code for w in plan.waiting if w.code not in NOT_NOW and most[position[w.job]]}
-
-
-def _key(facts: PlanFacts, node: NodeView) -> tuple[object, ...]:
-    """Return what decides whether a job could start on a node; nodes with equal keys are alike."""
-    used, free = facts.leftover.used.get(node.id, {}), facts.leftover.gpus[node.id]
-    size = (len(node.devices), sum(d.healthy for d in node.devices), node.power_w)
-    amounts = (node.cores, node.memory_gb, node.resources, tuple(sorted(used.items())))
-    return (node.gpu_type, node.labels, free, size, amounts)
 
 
 def _reserved(facts: PlanFacts, node: NodeView, left: int) -> Iterator[tuple[str, float, int]]:

@@ -13,7 +13,7 @@ from math import ceil, floor, inf, isinf
 from typing import NamedTuple, TypeAlias
 
 from policies.contract.plan import UNLIMITED, available, demanded
-from policies.contract.views import NodeView
+from policies.contract.views import NodeRole, NodeState, NodeView
 
 Free: TypeAlias = tuple[int, ...]
 """Free capacity of a node: devices, resources, devices with at least 2, 3 ... slots."""
@@ -218,6 +218,15 @@ class Layout:
     def index(self) -> dict[str, int]:
         """Return the number of each node."""
         return {node.id: n for n, node in enumerate(self.nodes)}
+
+    @cached_property
+    def lasting(self) -> NodeSet:
+        """Nodes for training that are there, though they may take nothing new for a while."""
+        nodes: NodeSet = 0
+        for n, node in enumerate(self.nodes):
+            if node.state is not NodeState.LOST and node.role is not NodeRole.PROFILING:
+                nodes |= 1 << n
+        return nodes
 
     def request(
         self,

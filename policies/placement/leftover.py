@@ -1,14 +1,18 @@
-"""Free GPUs and amounts of nodes once a plan is carried out, and what a waiting job lacks there."""
+"""What is free on nodes once a plan is carried out, and what a waiting job lacks there."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
+from math import inf
 
-from policies.contract.plan import Placement, seat_demand
-from policies.contract.snapshot import PROFILING, DeviceView, NodeView, Snapshot
-from policies.contract.validation import power_w
+from policies.contract.plan import BILLIONTHS, UNLIMITED, Placement
+from policies.contract.snapshot import NodeView, Snapshot
+from policies.placement.cluster_state import ClusterState
+from policies.placement.from_snapshot import left_beside
+from policies.placement.layout import DEVICES, RESOURCES
+from policies.placement.priced_options import JobRequests
 from policies.placement.reasons import has, needs_of
 
 
@@ -21,68 +25,55 @@ class Unfit(StrEnum):
     UNSUITABLE = "unsuitable"
 
 
-@dataclass(frozen=True, slots=True)
 class Leftover:
-    """Free GPUs and amounts by open node, and watts left under the power cap."""
+    """Free capacity of open nodes in a state that is left by placements."""
 
-    snapshot: Snapshot
-    gpus: dict[str, int]
-    used: dict[str, dict[str, float]]
-    watts: float | None
+    def __init__(self, snapshot: Snapshot, state: ClusterState) -> None:
+        self.snapshot = snapshot
+        self.state = state
+        self._requests = JobRequests(snapshot.jobs.columns, state.layout)
 
     @classmethod
     def of(cls, snapshot: Snapshot, placements: Iterable[Placement]) -> Leftover:
         """Return what these placements leave of the snapshot's nodes."""
-        taken, used = set[tuple[str, str]](), dict[str, dict[str, float]]()
-        for placed in placements:
-            row = snapshot.jobs.position.get(placed.job)
-            for seat in placed.ranks:
-                taken |= {(seat.node, device) for device in seat.devices}
-                of_node, columns = used.setdefault(seat.node, {}), snapshot.jobs.columns
-                demand = {} if row is None else seat_demand(columns, row, seat.units)
-                for name, amount in demand.items():
-                    of_node[name] = of_node.get(name, 0.0) + amount
-        gpus = {n.id: _free(snapshot, n, taken) for n in snapshot.nodes if n.takes_training}
-        return cls(snapshot, gpus, used, _watts_left(snapshot, set(used), taken))
+        return cls(snapshot, left_beside(snapshot, tuple(placements)))
+
+    @cached_property
+    def gpus(self) -> dict[str, int]:
+        """Free GPUs by open node."""
+        free = zip(self.snapshot.nodes, self.state.free, strict=True)
+        return {node.id: of_node[DEVICES] for node, of_node in free if node.takes_training}
+
+    def amount(self, node: NodeView, name: str) -> float:
+        """Return how much of cores, memory or a named resource is left on a node."""
+        resources = self.state.layout.resources
+        if name not in resources:  # no job uses it, or no node lacks it
+            return has(node, name)
+        free = self.state.free[self.state.layout.index[node.id]]
+        left = free[RESOURCES + resources.index(name)]
+        return inf if left >= UNLIMITED / 2 else left / BILLIONTHS
+
+    def alike(self, node: NodeView) -> object:
+        """Return a key that is equal for nodes of one class with as much left."""
+        n = self.state.layout.index[node.id]
+        return self.state.layout.class_of[n], self.state.free[n], node.labels
 
     def unfit(self, row: int, node: NodeView) -> Unfit | None:
         """Return why the job in this row could not start on a node now; None if it could."""
-        snapshot = self.snapshot
-        free, least = self.gpus.get(node.id, 0), int(snapshot.jobs.columns.counts["gpus_min"][row])
-        if not all(need.suits(node) for need in needs_of(snapshot, row)):
+        state = self.state
+        n = state.layout.index[node.id]
+        least = int(self.snapshot.jobs.columns.counts["gpus_min"][row])
+        if not all(need.suits(node) for need in needs_of(self.snapshot, row)):
             return Unfit.UNSUITABLE
-        if free < least:
+        if state.free[n][DEVICES] < least:
             return Unfit.TOO_FEW_GPUS
-        used = self.used.get(node.id, {})
-        for name, amount in seat_demand(snapshot.jobs.columns, row).items():
-            if amount > 0.0 and has(node, name) - used.get(name, 0.0) < amount:
-                return Unfit.TOO_LITTLE
-        busy = len(node.devices) - free
-        extra_w = node.draw_w(busy + least) - node.draw_w(busy)
-        return Unfit.POWER_CAP if self.watts is not None and extra_w > self.watts else None
+        request = self._requests.on_one_node(row, least)
+        if request.fitting(state.free[n]) < 1:
+            return Unfit.TOO_LITTLE
+        extra_mw = state.extra_mw(request, [(n, 1)])
+        return Unfit.POWER_CAP if extra_mw > state.cap_mw - state.used_mw else None
 
     def could_start(self, row: int) -> bool:
         """Return True if some open node has all that the job in this row needs."""
         nodes = self.snapshot.node_by_id
         return any(self.unfit(row, nodes[n]) is None for n, gpus in self.gpus.items() if gpus)
-
-
-def _free(snapshot: Snapshot, node: NodeView, taken: set[tuple[str, str]]) -> int:
-    return sum((node.id, d.id) not in taken and _is_free(snapshot, d) for d in node.devices)
-
-
-def _is_free(snapshot: Snapshot, device: DeviceView) -> bool:
-    """Return True unless it is ill, or held by a profile run or a job not in the snapshot."""
-    known = snapshot.jobs.position
-    return device.healthy and all(
-        h.job in known and h.purpose is not PROFILING for h in device.held
-    )
-
-
-def _watts_left(snapshot: Snapshot, working: set[str], taken: set[tuple[str, str]]) -> float | None:
-    if snapshot.cap_w is None:
-        return None
-    busy = dict.fromkeys(working, 0)
-    for node, _ in taken:
-        busy[node] += 1
-    return snapshot.cap_w - power_w(snapshot.node_by_id, busy)

@@ -1,8 +1,11 @@
-"""Plan in progress: jobs that stay, placed jobs, and reasons of the others."""
+"""Plan in progress: jobs that stay, placed jobs, and reasons of the others.
+
+The one builder of placements, on any number of nodes: of queues, batch jobs, and searches.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from math import inf, isfinite
@@ -20,14 +23,14 @@ from policies.contract.plan import (
     Waiting,
     predicted,
 )
-from policies.contract.snapshot import TRAINING, RankPlacement, Snapshot
+from policies.contract.snapshot import TRAINING, NodeView, RankPlacement, Running, Snapshot
 from policies.placement.from_snapshot import (
     CurrentPlacement,
     cluster_of,
     current_placements,
     remaining_s,
 )
-from policies.placement.layout import DEVICES, Allocation
+from policies.placement.layout import DEVICES, Allocation, Layout
 from policies.placement.priced_options import JobOptions, prices_of
 from policies.placement.reasons import Reasons, not_eligible
 
@@ -36,7 +39,7 @@ NO_STARTS: Mapping[int, Expected] = {}
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Job with an allocation on one node, and its run time there, a launch included.
+    """Job with an allocation, and its run time there, a launch included; inf: unknown.
 
     `ranks`: of a job that goes on, or that shares its device; else None.
     """
@@ -52,30 +55,45 @@ class PlanBuilder:
 
     `pinned`: jobs that stay; `fallback`: by row, jobs on draining nodes that may stay if there is
     no capacity elsewhere; `not_eligible`: by row, jobs that must wait whatever the capacity. With
-    `shares` jobs may share devices.
+    `shares` jobs may share devices. `spreads`: gangs that no node can hold are placed over nodes;
+    those that run so stay. `wide`: such gangs that had their turn before the policy decides (see
+    `gangs_over_nodes`); `expected`: starts of those that wait, by row.
     """
 
-    def __init__(self, snapshot: Snapshot, *, never_touch: bool, shares: bool = False) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        *,
+        never_touch: bool,
+        shares: bool = False,
+        spreads: bool = True,
+        billed_nodes: Sequence[NodeView] | None = None,
+    ) -> None:
+        """`billed_nodes`: the whole nodes, where the snapshot shows what others leave of them."""
         self.snapshot, self.state = snapshot, cluster_of(snapshot, shares=shares)
         self.not_eligible = not_eligible(snapshot)
-        self.options = JobOptions(snapshot, self.state)
+        self.options = JobOptions(snapshot, self.state, spreads=spreads)
         self.pinned, self.fallback = current_placements(
             snapshot,
             self.not_eligible,
             never_touch=never_touch,
             state=self.state,
             requests=self.options.requests,
+            keep_wide=True,
         )
         self.placed: list[Placed] = []
+        self.expected: dict[int, Expected] = {}
+        self.wide: frozenset[int] = frozenset()
         self.prices = prices_of(snapshot, emissions=False)
+        self.billed_nodes = snapshot.nodes if billed_nodes is None else billed_nodes
 
     @property
     def decided(self) -> set[int]:
-        """Rows of the jobs that stay or must wait."""
-        return {stay.row for stay in self.pinned} | self.not_eligible.keys()
+        """Rows of jobs that stay or must wait, and of gangs over nodes that had their turn."""
+        return {stay.row for stay in self.pinned} | self.not_eligible.keys() | self.wide
 
     def place(self, row: int, allocation: Allocation, run_s: float) -> None:
-        """Take an allocation on one node for a job."""
+        """Take an allocation for a job."""
         self.state.take(allocation)
         self.placed.append(Placed(row, allocation, run_s))
 
@@ -104,28 +122,24 @@ class PlanBuilder:
         placements += [(stay.row, self.staying(stay)) for stay in staying]
         placements.sort(key=lambda of: of[0])
         found = tuple([placement for _, placement in placements])
-        waiting = self._waiting({row for row, _ in placements}, found, expected)
+        starts = {**self.expected, **expected}
+        waiting = self._waiting({row for row, _ in placements}, found, starts)
         return Plan(policy, PlanStatus.HEURISTIC, found, waiting, objective=value, message=message)
 
     def placement(self, placed: Placed) -> Placement:
-        """Return a placement, with its part of its node's bill by GPUs.
+        """Return a placement, with its part of its nodes' bills.
 
         A job that is placed where it runs keeps its cores, units and steps: nothing carries out a
         change of these alone.
         """
-        (node, _, devices), layout = placed.allocation.parts[0], self.state.layout
-        view = layout.nodes[node]
-        ranks = placed.ranks or (RankPlacement(view.id, layout.ids(node, devices)),)
+        is_batch = self.snapshot.jobs.columns.others["batch"][placed.row]
+        ranks = placed.ranks or seats_of(self.state.layout, placed.allocation, is_batch=is_batch)
         steps_quota = None
         for run in self.snapshot.jobs.columns.others["running"][placed.row]:
             if run.purpose is TRAINING and not needs_stop(run.ranks, ranks):
                 ranks = run.ranks
                 steps_quota = run.steps_quota
-        gpus = devices.bit_count() * ranks[0].share
-        capacity = layout.classes[layout.class_of[node]].capacity[DEVICES]
-        used = capacity - self.state.free[node][DEVICES]
-        watts = view.part_w(gpus, used, 0.0)
-        cost = watts * self.prices.reference * self._priced_s(placed.run_s)
+        cost = self._cost(placed, ranks[0].share)
         return Placement(
             self.snapshot.jobs.columns.ids[placed.row],
             ranks,
@@ -134,19 +148,41 @@ class PlanBuilder:
             predicted_energy_cost=predicted(cost, HIGHEST_COST),
         )
 
+    def _cost(self, placed: Placed, share: float) -> float:
+        """Return a job's part of its nodes' bills; inf if the run time is unknown.
+
+        By its GPUs of those in use on each node; without any, or of a batch job, see `part_w`.
+        """
+        if not isfinite(placed.run_s):
+            return inf
+        layout, columns = self.state.layout, self.snapshot.jobs.columns
+        is_batch = columns.others["batch"][placed.row] or not columns.listed["gpus_max"][placed.row]
+        watts = 0.0
+        for part in placed.allocation.parts:
+            view = self.billed_nodes[part.node]
+            gpus = part.devices.bit_count()
+            if is_batch:
+                cores = columns.listed["cores"][placed.row] * part.units
+                watts += view.part_w(gpus, len(view.devices), cores)
+            else:
+                capacity = layout.classes[layout.class_of[part.node]].capacity[DEVICES]
+                used = capacity - self.state.free[part.node][DEVICES]
+                watts += view.part_w(gpus * share, used, 0.0)
+        return watts * self.prices.reference * self._priced_s(placed.run_s)
+
     def remaining_s(self, stay: CurrentPlacement) -> float:
         """Return the time that a job which stays still needs; inf if unknown."""
         return remaining_s(self.snapshot, self.options.speeds, stay)
+
+    def run_remaining_s(self, row: int, run: Running, allocation: Allocation) -> float:
+        """Return the time that a running job still needs where it is; inf if unknown."""
+        return self.remaining_s(CurrentPlacement(row, run, allocation))
 
     def staying(self, stay: CurrentPlacement, run_s: float | None = None) -> Placement:
         """Return the placement of a job that stays; `run_s`: the time that it still needs."""
         run_s = self.remaining_s(stay) if run_s is None else run_s
         cost = self._cost_of(stay, run_s) if isfinite(run_s) else inf
-        job, run = self.snapshot.jobs.columns.ids[stay.row], stay.run
-        figures = predicted(run_s, LONGEST_RUN_S), predicted(cost, HIGHEST_COST)
-        return Placement(
-            job, run.ranks, run.copy, TRAINING, run.steps_quota, stay.until_s, *figures
-        )
+        return staying_placement(self.snapshot, stay, run_s, predicted(cost, HIGHEST_COST))
 
     def _cost_of(self, stay: CurrentPlacement, run_s: float) -> float:
         """Return a job's part of its nodes' bills, each node as it is used now."""
@@ -186,3 +222,36 @@ class PlanBuilder:
         return tuple(
             [replace(reason[r], expected=expected[r]) if r in expected else reason[r] for r in rows]
         )
+
+
+def seats_of(
+    layout: Layout, allocation: Allocation, *, share: float = 1.0, is_batch: bool = False
+) -> tuple[RankPlacement, ...]:
+    """Return the seats of a job, one on each of its nodes, in the order of the allocation."""
+    seats = []
+    for part in allocation.parts:
+        node = layout.nodes[part.node].id
+        devices = layout.ids(part.node, part.devices)
+        units = part.units if is_batch else 1
+        seats.append(RankPlacement(node, devices, share, units=units))
+    return tuple(seats)
+
+
+def staying_placement(
+    snapshot: Snapshot, stay: CurrentPlacement, run_s: float, cost: float | None = None
+) -> Placement:
+    """Return the placement of a job that stays, until its node must be empty.
+
+    `run_s`: the time that it still needs; `cost`: its predicted energy cost.
+    """
+    run = stay.run
+    return Placement(
+        snapshot.jobs.columns.ids[stay.row],
+        run.ranks,
+        run.copy,
+        TRAINING,
+        run.steps_quota,
+        stay.until_s,
+        predicted(run_s, LONGEST_RUN_S),
+        cost,
+    )

@@ -32,7 +32,6 @@ class Alternatives:
         """`empty`: the state of the cluster if nothing ran."""
         self.columns = snapshot.jobs.columns
         self.position = snapshot.jobs.position
-        self.kind_of = {kind.id: kind for kind in snapshot.kinds}
         self.options = JobOptions(snapshot, empty)
         self._of_needs: dict[tuple[object, bool], Sequence[tuple[Request, NodeSet]]] = {}
 
@@ -44,7 +43,7 @@ class Alternatives:
     def of(self, job: str, *, may_spread: bool) -> Sequence[tuple[Request, NodeSet]]:
         """Return the requests that would start a job, each with the nodes that suit it.
 
-        `may_spread`: a training job that fits on no node may run on several.
+        `may_spread`: a training job that no node could hold may run on several.
         """
         row = self.position[job]
         key = self.options.keys[row], may_spread
@@ -64,19 +63,22 @@ class Alternatives:
     def _of_row(self, row: int, *, may_spread: bool) -> Sequence[tuple[Request, NodeSet]]:
         if self._is_batch(row):
             return [(self.options.requests.batch(row), EVERY)]
-        on_one_node = [(option.request, option.nodes) for option in self.options.within(inf, row)]
-        if on_one_node or not may_spread:
-            return on_one_node
-        return [(request, EVERY) for request in self._spread(row)]
+        options = self.options.within(inf, row)
+        if not options and may_spread:
+            options = self.options.over_nodes(row)
+        if options or not may_spread:
+            return [(option.request, option.nodes) for option in options]
+        return [(request, EVERY) for request in self._spread_by_wish(row)]
 
-    def _spread(self, row: int) -> Iterator[Request]:
-        """Yield requests of a job over several nodes, with numbers of GPUs of known speed."""
+    def _spread_by_wish(self, row: int) -> Iterator[Request]:
+        """Yield requests over nodes of a job that a node could hold, if it were as fast there.
+
+        Share policies may be asked to spread such jobs where their speed over nodes is known.
+        """
         least = int(self.columns.counts["gpus_min"][row])
         most = int(self.columns.counts["gpus_max"][row])
-        kind = self.kind_of[self.columns.kinds[row]]
-        known = {t.gpus for t in kind.throughputs if t.spread and t.steps_per_s > 0.0}
-        for gpus in sorted(known):
-            if least <= gpus <= most:
+        for _, gpus, is_spread in sorted(self.options.speeds.rates(self.columns.kinds[row])):
+            if is_spread and least <= gpus <= most:
                 yield from self.options.requests.spread(row, gpus)
 
     def _is_batch(self, row: int) -> bool:
@@ -168,7 +170,7 @@ class PlanFacts:
     @cached_property
     def leftover(self) -> Leftover:
         """Free GPUs and amounts of each open node."""
-        return Leftover.of(self.snapshot, self.plan.placements)
+        return Leftover(self.snapshot, self.beside.state)
 
     @cached_property
     def empty_state(self) -> ClusterState:

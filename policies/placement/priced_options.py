@@ -7,6 +7,8 @@ to cost the same. Its energy costs watts times the integral of price(t) * PUE(t)
 the run time alone, so whatever multiplies times with a cost per second prices runs rightly.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -15,6 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from policies.contract.labels import RUNS_GANGS
 from policies.contract.plan import UNLIMITED, gpus_per_unit, seat_demand
 from policies.contract.snapshot import (
     Floats,
@@ -31,11 +34,13 @@ from policies.placement.layout import (
     RESOURCES,
     Allocation,
     Layout,
+    NodeSet,
     Part,
     Request,
     Span,
     lowest,
 )
+from policies.placement.nodes_by_type import NodesByType, counts_of_gpus
 from policies.placement.speed import LaunchTimes, Speeds
 
 SECONDS_PER_HOUR = 3600.0
@@ -86,12 +91,57 @@ class JobRequests:
                 units=gpus,
                 span=span,
                 types=types,
-                labels=others["labels"][row],
+                labels=(*others["labels"][row], *self.labels_of_gangs),
                 per_node=self.demand(row),
                 nodes=ranks,
             )
             for ranks in range(max(2, -(-gpus // largest)), gpus + 1)
         ]
+
+    def over_nodes(self, row: int, gpus: int, types: tuple[str, ...]) -> Request:
+        """Return a gang's request on as few nodes as there is room on, of these types in order."""
+        return self.layout.request(
+            1,
+            {},
+            units=gpus,
+            span=Span.ONE_TYPE if len(types) == 1 else Span.MIXED,
+            types=types,
+            labels=(*self.columns.others["labels"][row], *self.labels_of_gangs),
+            per_node=self.demand(row),
+        )
+
+    @cached_property
+    def labels_of_gangs(self) -> tuple[str, ...]:
+        """Labels that every node of a gang must have, beside those of its job."""
+        return (RUNS_GANGS,) if RUNS_GANGS in self.layout.labelled else ()
+
+    def is_wide(self, row: int) -> bool:
+        """Return True if a training job needs more GPUs than any node that would suit it has.
+
+        Lost nodes do not count; closed ones do, as they will take jobs again.
+        """
+        least = int(self.columns.counts["gpus_min"][row])
+        if least <= max(1, self._smallest) or self.columns.others["batch"][row]:
+            return False
+        suitable = self.suitable_classes(row)
+        return bool(suitable) and all(self.layout.classes[c].size < least for c, _ in suitable)
+
+    @cached_property
+    def _smallest(self) -> int:
+        """GPUs of the smallest node that has any: no job that needs as few is a gang over nodes."""
+        sizes = [of_class.size for of_class in self.layout.classes if of_class.size]
+        return min(sizes, default=0)
+
+    def suitable_classes(self, row: int) -> list[tuple[int, NodeSet]]:
+        """Return (class, its nodes) of types, labels and amounts that suit one process of a job."""
+        base = self.on_one_node(row, 0)
+        classes, allowed = self.layout.admitting(base)
+        suitable: list[tuple[int, NodeSet]] = []
+        for c in classes:
+            nodes = self.layout.members[c] & allowed & self.layout.lasting
+            if nodes and _has(self.layout.classes[c].capacity, base.amounts):
+                suitable.append((c, nodes))
+        return suitable
 
     def batch(self, row: int) -> Request:
         """Return the request of a batch job's units, one for all jobs that ask for the same."""
@@ -168,10 +218,12 @@ GroupingKey: TypeAlias = tuple[Any, ...]
 
 
 def grouping_keys(jobs: JobColumns) -> Sequence[GroupingKey]:
-    """Return each job's key: kind, least and most GPUs, types, labels, and its demand."""
+    """Return each job's key: kind, least and most GPUs, types, may it mix them, labels, demand."""
     counts, numbers, others = jobs.counts, jobs.numbers, jobs.others
     columns = [jobs.kinds, counts["gpus_min"].tolist(), counts["gpus_max"].tolist()]
     columns += [others["allowed_types"], others["labels"]]
+    if any(others["may_mix"]):
+        columns += [others["may_mix"]]
     if not jobs.gpus_only:
         columns += [numbers["cores"].tolist(), numbers["memory_gb"].tolist()]
         columns += [others["resources"], others["batch"]]
@@ -183,7 +235,8 @@ def grouping_keys(jobs: JobColumns) -> Sequence[GroupingKey]:
 class Option:
     """GPUs of one of these nodes (a set), with the job's speed and the node's power.
 
-    `power_w`: of a node on which only these GPUs are in use.
+    `power_w`: of a node on which only these GPUs are in use. `spread`: GPUs of several of these
+    nodes together; `power_w` is then of as few of the largest as can be.
     """
 
     nodes: int
@@ -191,16 +244,19 @@ class Option:
     steps_per_s: float
     power_w: float
     request: Request
+    spread: bool = False
 
 
 class JobOptions:
     """Options of a snapshot's jobs, found when a class of them is first asked for."""
 
-    def __init__(self, snapshot: Snapshot, state: ClusterState) -> None:
+    def __init__(self, snapshot: Snapshot, state: ClusterState, *, spreads: bool = True) -> None:
+        """`spreads`: a job that no node could hold has options over several."""
         self.snapshot, self.layout, self.open = snapshot, state.layout, state.open
+        self.spreads = spreads
         self.columns, self.cap_mw = snapshot.jobs.columns, state.cap_mw
         self.requests = JobRequests(snapshot.jobs.columns, state.layout)
-        self.speeds, self.prices = Speeds(snapshot.kinds), prices_of(snapshot)
+        self.speeds, self.prices = Speeds.of(snapshot), prices_of(snapshot)
         self._options: dict[GroupingKey, tuple[Option, ...]] = {}
 
     @cached_property
@@ -208,10 +264,16 @@ class JobOptions:
         return grouping_keys(self.columns)
 
     def of(self, row: int) -> tuple[Option, ...]:
-        """Return the options of a job on one node of the empty cluster, within the power cap."""
+        """Return the options of a job on the empty cluster, within the power cap.
+
+        They are of one node each; of several for a job that no node could hold.
+        """
         key = self.keys[row]
         if key not in self._options:
-            self._options[key] = tuple(self.within(self.cap_mw, row))
+            options = self.within(self.cap_mw, row)
+            if not options and self.spreads:
+                options = self.over_nodes(row)
+            self._options[key] = tuple(options)
         return self._options[key]
 
     def ranked(self, row: int) -> list[tuple[Option, float]]:
@@ -264,6 +326,48 @@ class JobOptions:
             Option(of, gpus, rate, power_w, Request(gpus, base.amounts, labels=base.labels))
             for (gpus, _, rate, power_w), of in nodes.items()
         ]
+
+    def over_nodes(self, row: int) -> list[Option]:
+        """Return the options of a job over several nodes of the empty cluster; [] if one would do.
+
+        They are of one GPU type each; for a job that may mix types also of the fastest two, three
+        ... together.
+        """
+        if not self.requests.is_wide(row):
+            return []
+        kind, least, most = self.keys[row][:3]
+        usable = self.open
+        for label in self.requests.labels_of_gangs:
+            usable &= self.layout.labelled[label]
+        by_type = NodesByType.of(self.layout, self.requests.suitable_classes(row), usable)
+        options: list[Option] = []
+        for gpus in counts_of_gpus(least, most):
+            for types in self._choices_of_types(row, gpus, by_type):
+                options.append(
+                    Option(
+                        by_type.nodes_of(types),
+                        gpus,
+                        self.speeds.alone(kind, types, gpus, spread=True),
+                        max(by_type.power_w(gpu_type, gpus) for gpu_type in types),
+                        self.requests.over_nodes(row, gpus, types),
+                        spread=True,
+                    )
+                )
+        return options
+
+    def _choices_of_types(self, row: int, gpus: int, by_type: NodesByType) -> list[tuple[str, ...]]:
+        """Return the types on which a gang could be, the fastest first; several together if so."""
+        kind = self.columns.kinds[row]
+        speeds: dict[str, float] = {}
+        for gpu_type in by_type.nodes:
+            speed = self.speeds.alone(kind, (gpu_type,), gpus, spread=True)
+            if speed > 0.0:
+                speeds[gpu_type] = speed
+        fastest = sorted(speeds, key=lambda gpu_type: (-speeds[gpu_type], gpu_type))
+        choices: list[tuple[str, ...]] = [(gpu_type,) for gpu_type in fastest]
+        if self.columns.others["may_mix"][row]:
+            choices += [tuple(fastest[:number]) for number in range(2, len(fastest) + 1)]
+        return [types for types in choices if by_type.gpus_of(types) >= gpus]
 
     def _admitting(self, request: Request) -> list[tuple[int, int]]:
         """Return (class, its open nodes with the labels) where the demand fits when empty."""

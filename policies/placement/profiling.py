@@ -4,7 +4,7 @@
 returns shows their devices as held. `merge` adds the placements to the policy's plan.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -13,15 +13,12 @@ from policies.contract.snapshot import (
     PROFILING,
     TRAINING,
     DeviceView,
-    JobColumns,
-    Jobs,
     NodeRole,
     NodeState,
     NodeView,
     ProfileRequest,
     RankPlacement,
     Running,
-    SlotHold,
     Snapshot,
     profile_runs,
 )
@@ -59,7 +56,7 @@ def reserve_profiling(snapshot: Snapshot) -> tuple[Snapshot, tuple[Placement, ..
     )
     for together in _together(wanted):
         placements += runs.place(together)
-    return _holding(snapshot, tuple(placements)), tuple(placements)
+    return snapshot.without((), profile_runs=placements), tuple(placements)
 
 
 def merge(plan: Plan, placements: Iterable[Placement]) -> Plan:
@@ -199,57 +196,3 @@ class _ProfileRuns:
 
 def _devices(node: NodeView, suits: Callable[[DeviceView], bool]) -> int:
     return sum(1 << i for i, device in enumerate(node.devices) if suits(device))
-
-
-def _holding(snapshot: Snapshot, placements: tuple[Placement, ...]) -> Snapshot:
-    """Return the snapshot as if exactly these profile runs were current."""
-    ended = {(job, run.copy) for job, run in profile_runs(snapshot)}
-    holds: dict[tuple[str, str], tuple[SlotHold, ...]] = {}
-    for placed in placements:
-        for seat in placed.ranks:
-            for device in seat.devices:
-                hold = SlotHold(placed.job, placed.copy, PROFILING, seat.share)
-                holds[seat.node, device] = (*holds.get((seat.node, device), ()), hold)
-    nodes = tuple(_node_holding(n, holds, ended) for n in snapshot.nodes)
-    return replace(snapshot, nodes=nodes, jobs=_jobs_running(snapshot, placements))
-
-
-def _node_holding(
-    node: NodeView,
-    holds: Mapping[tuple[str, str], tuple[SlotHold, ...]],
-    ended: set[tuple[str, int]],
-) -> NodeView:
-    devices = tuple(_device_holding(d, holds.get((node.id, d.id), ()), ended) for d in node.devices)
-    return node if devices == node.devices else replace(node, devices=devices)
-
-
-def _device_holding(
-    device: DeviceView, holds: tuple[SlotHold, ...], ended: set[tuple[str, int]]
-) -> DeviceView:
-    others = tuple(h for h in device.held if h.purpose is TRAINING or (h.job, h.copy) not in ended)
-    held = (*others, *holds)
-    return device if held == device.held else replace(device, held=held)
-
-
-def _jobs_running(snapshot: Snapshot, placements: tuple[Placement, ...]) -> Jobs:
-    """Columns with a new `running`; every other column is shared with the snapshot's."""
-    columns = snapshot.jobs.columns
-    running = list(columns.others["running"])
-    for row, runs in enumerate(running):
-        if any(r.purpose is PROFILING for r in runs):
-            running[row] = tuple(r for r in runs if r.purpose is not PROFILING)
-    since = {(job, run.copy): run.since_s for job, run in profile_runs(snapshot)}
-    for placed in placements:
-        row = snapshot.jobs.position[placed.job]
-        since_s = since.get((placed.job, placed.copy), snapshot.now_s)
-        new = Running(
-            placed.copy,
-            placed.ranks,
-            since_s,
-            placed.until_s,
-            placed.steps_quota,
-            PROFILING,
-        )
-        running[row] = (*running[row], new)
-    others = {**columns.others, "running": tuple(running)}
-    return Jobs(JobColumns(columns.ids, columns.kinds, columns.numbers, columns.counts, others))

@@ -68,12 +68,16 @@ def _has_no_decision(facts: PlanFacts, entry: Waiting) -> bool:
 
 
 def _is_impossible(facts: PlanFacts, entry: Waiting) -> bool:
-    """Return True if no open node meets the needs that the reason names, even when empty.
-
-    A gang that fits on several nodes only counts as impossible: some policies never spread a job.
-    """
-    impossible = facts.impossible(entry.job, may_spread=False)
+    """Return True if no open nodes meet the needs that the reason names, even when empty."""
+    impossible = facts.impossible(entry.job)
     return impossible is not None and entry.of("", None) == impossible
+
+
+def _is_not_spread(facts: PlanFacts, entry: Waiting) -> bool:
+    """Return True if only several nodes together could hold the job; its policy places none so."""
+    if facts.impossible(entry.job, may_spread=False) is None:
+        return False
+    return facts.impossible(entry.job) is None
 
 
 def _has_no_capacity(facts: PlanFacts, entry: Waiting) -> bool:
@@ -179,6 +183,7 @@ RULES: Mapping[WaitCode, Rule] = {
     WaitCode.SOLVER_FAILED: _has_no_decision,
     WaitCode.TEAM_LIMIT: _is_over_team_limit,
     **dict.fromkeys(IMPOSSIBLE, _is_impossible),
+    WaitCode.NOT_SPREAD: _is_not_spread,
     WaitCode.NO_CAPACITY: _has_no_capacity,
     WaitCode.POWER_CAP: _has_no_power,
     WaitCode.POSTPONED: _has_room,

@@ -28,6 +28,7 @@ from policies.contract.plan import (
 )
 from policies.contract.snapshot import (
     JobPhase,
+    NodeRole,
     NodeState,
     NodeView,
     Snapshot,
@@ -35,8 +36,8 @@ from policies.contract.snapshot import (
 )
 from policies.placement.cluster_state import ClusterState
 from policies.placement.finders import Shortage, ShortageCode, why_not
-from policies.placement.layout import MILLIWATTS, NodeSet, Request, members
-from policies.placement.priced_options import GroupingKey, JobOptions
+from policies.placement.layout import MILLIWATTS, Layout, NodeSet, Request, members
+from policies.placement.priced_options import GroupingKey, JobOptions, Option
 
 MOST_NAMED = 8
 """Most jobs or nodes that a reason names: the reasons of thousands of jobs may repeat them."""
@@ -134,9 +135,11 @@ class Reasons:
             yield replace(reason, job=columns.ids[row], code=code)
 
     def _reason(self, row: int, holders: Holders) -> Waiting:
-        options = self.options.within(inf, row)
+        options = self.options.within(inf, row) or self.options.over_nodes(row)
         if not options:
             return why_impossible(self.snapshot, row)
+        if options[0].spread and not self.options.spreads:
+            return not_spread(self.state.layout, options)
         alternatives = [(option.request, option.nodes) for option in options]
         shortage = least_shortage(self.state, alternatives)
         if shortage is not None and shortage.code is ShortageCode.POWER_CAP:
@@ -146,6 +149,16 @@ class Reasons:
             nodes_that_would_do |= option.nodes
         code = WaitCode.POSTPONED if shortage is None else WaitCode.NO_CAPACITY
         return held_by(holders, code, nodes_that_would_do)
+
+
+def not_spread(layout: Layout, options: Sequence[Option]) -> Waiting:
+    """Return the reason of a job that only nodes together could hold, of a policy without that."""
+    together: NodeSet = 0
+    for option in options:
+        together |= option.nodes
+    views = layout.nodes
+    named = tuple([views[n].id for n in islice(members(together), MOST_NAMED)])
+    return Waiting("", WaitCode.NOT_SPREAD, named)
 
 
 def held_by(holders: Holders, code: WaitCode, nodes: NodeSet) -> Waiting:
@@ -244,8 +257,9 @@ def needs_of(snapshot: Snapshot, row: int) -> tuple[Need, ...]:
     avoided = {label for label in labels if label.startswith(APART)}
     features = {label for label in labels if label.startswith(FEATURE)}
     team = {label for label in labels if label.startswith(TEAM)}
-    amounts = _amounts(snapshot, row)
-    known = _types_of_known_speed(snapshot, row)
+    is_gang = could_be_gang(snapshot, row)
+    amounts = _amounts(snapshot, row, is_gang=is_gang)
+    known = _types_of_known_speed(snapshot, row, is_gang=is_gang)
     return (
         Need(
             WaitCode.TYPES_UNAVAILABLE,
@@ -346,14 +360,42 @@ def _has_enough(node: NodeView, name: str, amount: float) -> bool:
     return demanded(amount) <= available(has(node, name))
 
 
-def _amounts(snapshot: Snapshot, row: int) -> tuple[tuple[str, float], ...]:
-    """Return what a job, or each unit of it, needs of one node: GPUs first, then the rest."""
+def could_be_gang(snapshot: Snapshot, row: int) -> bool:
+    """Return True if no node could hold a training job's GPUs, but several could, open or not."""
+    columns = snapshot.jobs.columns
+    least = int(columns.counts["gpus_min"][row])
+    if least < 2 or columns.others["batch"][row]:
+        return False
+    types, labels = columns.others["allowed_types"][row], set(columns.others["labels"][row])
+    demand = seat_demand(columns, row)
+    together: dict[str, int] = {}
+    for node in snapshot.nodes:
+        is_typed = not types or node.gpu_type in types
+        is_there = node.state is not NodeState.LOST and node.role is not NodeRole.PROFILING
+        if not (is_typed and is_there and labels <= set(node.labels)):
+            continue
+        if not all(_has_enough(node, name, amount) for name, amount in demand.items() if amount):
+            continue
+        if len(node.devices) >= least:
+            return False
+        of_type = "" if columns.others["may_mix"][row] else node.gpu_type
+        together[of_type] = together.get(of_type, 0) + int(has(node, "gpus"))
+    return max(together.values(), default=0) >= least
+
+
+def _amounts(snapshot: Snapshot, row: int, *, is_gang: bool) -> tuple[tuple[str, float], ...]:
+    """Return what a job, or each unit of it, needs of one node: GPUs first, then the rest.
+
+    A gang over nodes needs one GPU of each.
+    """
     columns = snapshot.jobs.columns
     demand = seat_demand(columns, row)
     rest = sorted((name, amount) for name, amount in demand.items() if amount > 0.0)
     gpus = int(columns.counts["gpus_min"][row])
     if columns.others["batch"][row]:
         gpus = gpus_per_unit(columns, row)
+    if is_gang:
+        gpus = 1
     return (("gpus", float(gpus)), *rest)
 
 
@@ -366,12 +408,17 @@ def has(node: NodeView, name: str) -> float:
     return dict(node.resources).get(name, 0.0)
 
 
-def _types_of_known_speed(snapshot: Snapshot, row: int) -> set[str]:
-    """Return the GPU types on which a job's speed is known; batch jobs need none."""
+def _types_of_known_speed(snapshot: Snapshot, row: int, *, is_gang: bool) -> set[str]:
+    """Return the GPU types on which a job's speed is known; batch jobs need none.
+
+    That of a gang over nodes is estimated from any other on its type.
+    """
     columns = snapshot.jobs.columns
     least = int(columns.counts["gpus_min"][row])
     most = int(columns.counts["gpus_max"][row])
     if columns.others["batch"][row] or not most:
         return {node.gpu_type for node in snapshot.nodes}
     kind = snapshot.kinds[snapshot.kind_index[columns.kinds[row]]]
+    if is_gang:
+        return {t.gpu_type for t in kind.throughputs if t.is_known and t.gpus}
     return {t.gpu_type for t in kind.throughputs if t.is_known and least <= t.gpus <= most}

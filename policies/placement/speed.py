@@ -9,9 +9,12 @@ number. Where others share GPUs of the job (colocation):
   fast as its slowest process. A GPU leaves it the product, over its co-tenants, of the fractions
   that each pair keeps.
 
-Unknown rates are 0; so are those of two that do not fit into a GPU's memory together. A job that
-has its GPUs to itself is as fast as alone, whatever its share of them. See ADR 0018, 0023.
+Unknown rates are 0; so are those of two that do not fit into a GPU's memory together. An unknown
+rate over several nodes is estimated (`spread_rates`). A job that has its GPUs to itself is as fast
+as alone, whatever its share of them. See ADR 0018, 0023.
 """
+
+from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -20,6 +23,7 @@ from typing import TypeAlias
 
 from policies.contract.plan import Placement
 from policies.contract.snapshot import (
+    GpuTypeView,
     KindView,
     NodeView,
     Purpose,
@@ -28,6 +32,7 @@ from policies.contract.snapshot import (
     Source,
 )
 from policies.contract.views import WITHOUT_GPUS
+from policies.placement.spread_rates import SpreadRates, links_of
 
 TRAINING = Purpose.TRAINING
 
@@ -44,10 +49,23 @@ UNKNOWN: PairSpeed = (0.0, 0.0)
 
 
 class Speeds:
-    """Speeds of these kinds."""
+    """Speeds of these kinds on these nodes."""
 
-    def __init__(self, kinds: Iterable[KindView]) -> None:
+    def __init__(
+        self,
+        kinds: Iterable[KindView],
+        nodes: Iterable[NodeView] = (),
+        gpu_types: Iterable[GpuTypeView] = (),
+    ) -> None:
+        """`nodes`, `gpu_types`: from which unknown speeds over several nodes are estimated."""
         self.kinds = {kind.id: kind for kind in kinds}
+        self._nodes = tuple(nodes)
+        self._gpu_types = tuple(gpu_types)
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> Speeds:
+        """Return the speeds of a snapshot's kinds on its nodes."""
+        return cls(snapshot.kinds, snapshot.nodes, snapshot.gpu_types)
 
     def rates(self, kind: str) -> Mapping[tuple[str, int, bool], float]:
         """Return the known speeds of a kind: steps/s by (GPU type, GPUs, spread)."""
@@ -56,14 +74,24 @@ class Speeds:
     def alone(
         self, kind: str, gpu_types: Collection[str], gpus: int, *, spread: bool = False
     ) -> float:
-        """Return the speed on `gpus` unshared GPUs of these types, or without; 0 if unknown."""
-        rates = self.rates(kind)
+        """Return the speed on `gpus` unshared GPUs of these types, or without; 0 if unknown.
+
+        Over nodes (`spread`) an unknown speed is estimated.
+        """
         if not gpus:
-            return rates.get(WITHOUT_GPUS, 0.0)
+            return self.rates(kind).get(WITHOUT_GPUS, 0.0)
         if len(gpu_types) == 1:
-            return rates.get((next(iter(gpu_types)), gpus, spread), 0.0)
-        per_worker = [rates.get((t, gpus, spread), 0.0) / max(gpus, 1) for t in gpu_types]
+            return self._on_type(kind, next(iter(gpu_types)), gpus, spread=spread)
+        per_worker = [self._on_type(kind, t, gpus, spread=spread) / gpus for t in gpu_types]
         return gpus * min(per_worker, default=0.0)
+
+    def _on_type(self, kind: str, gpu_type: str, gpus: int, *, spread: bool) -> float:
+        """Return the speed on GPUs of one type, known or, over several nodes, estimated."""
+        known = self.rates(kind).get((gpu_type, gpus, spread), 0.0)
+        if known > 0.0 or not spread:
+            return known
+        estimate = self.spread_rates.estimate(kind, gpu_type, gpus)
+        return 0.0 if estimate is None else estimate.steps_per_s
 
     def on_ranks(
         self, kind: str, ranks: Sequence[RankPlacement], nodes: Mapping[str, NodeView]
@@ -76,6 +104,13 @@ class Speeds:
             gpus += len(seat.devices)
             types.add(nodes[seat.node].gpu_type)
         return self.alone(kind, types, gpus, spread=is_spread(ranks))
+
+    @cached_property
+    def spread_rates(self) -> SpreadRates:
+        """Estimates of unknown speeds over several nodes."""
+        sizes = ((node.gpu_type, len(node.devices), node.link_gbps) for node in self._nodes)
+        tflops = {of_type.name: of_type.tflops for of_type in self._gpu_types}
+        return SpreadRates(self.kinds.values(), links_of(sizes), tflops)
 
     @cached_property
     def pairs(self) -> PairRates:
@@ -108,7 +143,8 @@ class PlanSpeeds:
     """Speeds of a plan's placements, with their co-tenants in it."""
 
     def __init__(self, snapshot: Snapshot, placements: Iterable[Placement]) -> None:
-        self.snapshot, self.speeds = snapshot, Speeds(snapshot.kinds)
+        self.snapshot = snapshot
+        self.speeds = Speeds.of(snapshot)
         on: dict[tuple[str, str], list[Placement]] = defaultdict(list)
         for placement in placements:
             for key in devices_of(placement.ranks):

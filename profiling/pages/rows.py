@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from math import exp
 
 from django.contrib.auth.models import AnonymousUser, User
 from django.core.paginator import Page, Paginator
@@ -15,15 +16,25 @@ from controlplane.web.pages.samples import LEAST_SAMPLES
 from jobs.lifecycle import ACTIVE, JobState
 from jobs.models import JobEvent, Kind
 from jobs.selectors import teams_of, visible_jobs
-from policies.contract.snapshot import Source
-from profiling.estimates import Config, LeaveOneOut, Pool, leave_one_out, median_error
+from policies.contract.snapshot import KindView, Source
+from policies.placement.amdahl import Config
+from profiling.estimates import LeaveOneOut, Pool, leave_one_out, median_error
 from profiling.exploration import EXPLORES
 from profiling.models import PairMeasurement, PairProfile, ProfileRun
 from profiling.outliers import waiting
 from profiling.pairs.estimates import ErrorSummary, PairError, errors_of
 from profiling.restarts import Restart
 from profiling.runs import OPEN, R
-from profiling.selectors import Known, load_known, load_pool, throughputs
+from profiling.selectors import (
+    Known,
+    links_of_every_node,
+    load_known,
+    load_pool,
+    over_nodes,
+    spread_rates,
+    throughputs,
+    wide_counts,
+)
 
 MOST_SHOWN = 50
 """Newest pairs on the page."""
@@ -76,7 +87,8 @@ KINDS_A_PAGE = 24
 class ProfileRow:
     """Figure of a kind, and if measured a leave-one-out estimate with its relative error.
 
-    An assumed speed is nobody's knowledge: None.
+    An assumed speed is nobody's knowledge: None. An estimate over several nodes has its `basis`,
+    and its usual error.
     """
 
     gpu_type: str
@@ -89,6 +101,7 @@ class ProfileRow:
     estimated_steps_per_s: float | None = None
     error: float | None = None
     published: bool = False
+    basis: str = ""
 
     @property
     def told_source(self) -> str:
@@ -191,11 +204,13 @@ def table_of(user: User | AnonymousUser, kinds: Iterable[Kind]) -> KindsTable:
     wanted, jobs, runs = _configurations(), _job_counts(user, keys), _runs(keys)
     exploring, held = _exploring(keys), _held(keys, known)
     held_out = _held_out(known, pool)
+    estimated_over_nodes = _estimated_over_nodes(chosen, known, wanted, pool, now)
     rows = []
     for k in chosen:
         of_kind = known.get(k.pk, Known())
         own = held_out.get(k.pk, {})
         profiles = _profiles(k, of_kind, wanted, pool, now, own)
+        profiles += estimated_over_nodes.get(k.pk, ())
         counted, tried = jobs.get(k.pk, (0, 0, "")), tuple(runs.get(k.pk, ()))
         error = median_error(own.values()) if len(own) >= LEAST_SAMPLES else None
         restart_s = None if k.stop_s is None else Restart.of(k, 0.0).cost_s
@@ -238,6 +253,44 @@ def _profiles(
             )
         )  # fmt: skip
     return tuple(rows)
+
+
+def _estimated_over_nodes(
+    kinds: Iterable[Kind],
+    known: Mapping[int, Known],
+    wanted: list[Config],
+    pool: Pool,
+    now: datetime,
+) -> dict[int, tuple[ProfileRow, ...]]:
+    """Return estimated speeds over several nodes, of the numbers of GPUs that jobs wait for."""
+    sizes = links_of_every_node()
+    largest = {gpu_type: of_type.largest for gpu_type, of_type in sizes.items()}
+    wide = wide_counts([kind.pk for kind in kinds], largest) if largest else {}
+    if not wide:
+        return {}
+    views = []
+    for kind in kinds:
+        of_kind = known.get(kind.pk, Known())
+        speeds = throughputs(kind.pk, of_kind, wanted, pool, now)
+        views.append(KindView(str(kind.pk), throughputs=(*speeds, *over_nodes(of_kind, now))))
+    rates = spread_rates(views, sizes, pool)
+    found: dict[int, tuple[ProfileRow, ...]] = {}
+    for view in views:
+        rows = []
+        for gpus in sorted(wide.get(view.id, ())):
+            for gpu_type, most in largest.items():
+                estimate = rates.estimate(view.id, gpu_type, gpus)
+                is_known = (gpu_type, gpus, True) in view.rates
+                if estimate is None or is_known or view.is_assumed or gpus <= most:
+                    continue
+                rows.append(
+                    ProfileRow(
+                        gpu_type, gpus, True, estimate.steps_per_s, Source.ESTIMATED, 0, 0.0,
+                        error=exp(estimate.error) - 1.0, basis=estimate.basis,
+                    )
+                )  # fmt: skip
+        found[int(view.id)] = tuple(rows)
+    return found
 
 
 def _held_out(known: Mapping[int, Known], pool: Pool) -> dict[int, dict[Config, LeaveOneOut]]:

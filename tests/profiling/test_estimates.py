@@ -6,17 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policies.placement.amdahl import PARALLEL_PRIOR, Config, own_fraction, speed_up
 from profiling.estimates import (
     DATA_SHEET_WEIGHT,
     MOST_BEYOND_SHEET,
-    PARALLEL_PRIOR,
-    Config,
     Pool,
     estimate,
     leave_one_out,
     median_error,
-    own_fraction,
-    speed_up,
 )
 
 TYPES = ("A", "B", "C")

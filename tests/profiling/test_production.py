@@ -13,7 +13,7 @@ from profiling.models import Measurement, Profile
 from profiling.selectors import kind_views
 from profiling.services import production_measured, progress_reported
 from profiling.speeds import ALPHA
-from tests.builders import a_cluster, a_job, a_kind, a_node
+from tests.builders import a_cluster, a_gpu_type, a_job, a_kind, a_node
 from tests.builders_profiling import a_launch, tell_progress, tell_usage
 
 pytestmark = pytest.mark.django_db
@@ -162,11 +162,12 @@ def test_a_gang_over_several_nodes_is_one_spread_measurement_of_all_its_gpus(
     assert Measurement.objects.values_list("gpus", "spread").get() == (4, True)
 
 
-def test_a_gang_over_different_types_says_nothing_of_either(
+def test_a_gang_over_different_types_measures_the_slowest(
     cluster: Cluster, job: Job, node: Node
 ) -> None:
     first = ended(job, node, world_size=2)
-    other = a_node(cluster, gpu_type="T4")
+    slow = a_gpu_type("T4", tflops=1.0)
+    other = a_node(cluster, gpu_type=slow)
     Assignment.objects.create(
         job=job,
         node=other,
@@ -176,7 +177,8 @@ def test_a_gang_over_different_types_says_nothing_of_either(
         state=AssignmentState.SUCCEEDED,
     )
     production_measured(first)
-    assert not Measurement.objects.exists()
+    found = Measurement.objects.values_list("gpu_type", "gpus", "spread").get()
+    assert found == (slow.pk, 2, True)
 
 
 def test_the_first_steps_of_a_new_kind_are_its_first_measurement(

@@ -1,5 +1,7 @@
 """REST: who sees what of kinds, and forgetting one."""
 
+from math import exp
+
 import pytest
 from django.test import Client
 
@@ -38,6 +40,35 @@ def test_a_user_sees_their_teams_kinds_and_published_ones_and_an_operator_all(
     assert client.get(f"{KINDS}{other.pk}/").status_code == 404
     client.force_login(a_user(operator=True))
     assert [k["name"] for k in client.get(KINDS).json()["results"]] == ["published", "other", "own"]
+
+
+def test_a_speed_over_nodes_is_estimated_with_its_evidence_and_error(
+    client: Client, cluster: Cluster
+) -> None:
+    a_node(cluster, gpu_type="V100", gpus=2)
+    kind = a_kind("bert", steps_per_s={("V100", 1): 2.0, ("V100", 2): 3.0})
+    a_job(cluster, kind=kind, gpus_min=3, gpus_max=3)
+    client.force_login(a_user(operator=True))
+    profiles = client.get(f"{KINDS}{kind.pk}/").json()["profiles"]
+    (found,) = [p for p in profiles if p["spread"] and p["gpu_type"] == "V100"]
+    assert (found["gpus"], found["source"]) == (3, "estimated")
+    assert found["basis"] == "the links and the number of nodes"
+    assert found["error"] == pytest.approx(exp(0.4) - 1.0)
+    assert all(p["basis"] == "" for p in profiles if not p["spread"])
+
+
+def test_a_measured_speed_over_nodes_replaces_the_estimate(
+    client: Client, cluster: Cluster
+) -> None:
+    kind = a_kind("bert", steps_per_s={("V100", 1): 2.0})
+    Profile.objects.create(
+        kind=kind, gpu_type=a_gpu_type(), gpus=3, spread=True, steps_per_s=4.0, source="measured"
+    )
+    a_job(cluster, kind=kind, gpus_min=3, gpus_max=3)
+    client.force_login(a_user(operator=True))
+    profiles = client.get(f"{KINDS}{kind.pk}/").json()["profiles"]
+    (found,) = [p for p in profiles if p["spread"] and p["gpu_type"] == "V100"]
+    assert (found["steps_per_s"], found["source"], found["basis"]) == (4.0, "measured", "")
 
 
 def test_a_kind_shows_its_numbers_with_their_sources_and_the_error_of_estimates(

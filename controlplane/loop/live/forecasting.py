@@ -39,7 +39,7 @@ NEVER_FIT = frozenset(
     {
         WaitCode.AWAITING_PROFILE, WaitCode.NO_THROUGHPUT, WaitCode.NO_NODE_FITS,
         WaitCode.TYPES_UNAVAILABLE, WaitCode.LABEL_UNAVAILABLE, WaitCode.RUNTIME_UNAVAILABLE,
-        WaitCode.AGENT_TOO_OLD, WaitCode.NODES_OF_OTHER_TEAMS,
+        WaitCode.AGENT_TOO_OLD, WaitCode.NODES_OF_OTHER_TEAMS, WaitCode.NOT_SPREAD,
     }
 )  # fmt: skip
 """Codes of jobs for which alone no round is simulated: none starts on the cluster as it is."""

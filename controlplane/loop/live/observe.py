@@ -22,6 +22,7 @@ from clusters.models import Cluster, EnergyTariff, PueRecord, RescheduleEvent
 from clusters.models.clusters import Profiling
 from clusters.models.nodes import State, runtimes_of
 from clusters.tariffs import power_cap_steps, price_steps, pue_in_force, tariff_in_force
+from controlplane.execution.gangs import runs_gangs
 from controlplane.loop.live.live_assignments import LiveAssignment, LiveAssignments, OccupiedSlot
 from controlplane.loop.live.rows import DeviceRow, NodeRow, Rows, is_ready
 from jobs.lifecycle import JobState
@@ -29,6 +30,7 @@ from jobs.models import Job, Team
 from loadmaster.features import BATCH, CONTAINER_SCRIPTS, LIMITS, SIGNAL
 from loadmaster.slurm.options.constraints import satisfied
 from policies.contract.labels import (
+    RUNS_GANGS,
     apart_label,
     feature_label,
     is_own,
@@ -219,7 +221,15 @@ def _kinds(rows: Rows, knowledge: Knowledge) -> tuple[KindView, ...]:
     """Views of the jobs' kinds; unknown ones are without figures."""
     wanted = sorted({job.kind_id for job in rows.jobs})
     known = {view.id: view for view in knowledge.kind_views(rows.cluster, wanted)}
-    return tuple(known.get(str(kind), KindView(str(kind))) for kind in wanted)
+    views = tuple(known.get(str(kind), KindView(str(kind))) for kind in wanted)
+
+    # Speeds over several nodes are estimated where a job needs more GPUs than a node has.
+    wide: dict[str, set[int]] = defaultdict(set)
+    smallest = min((len(devices) for devices in rows.devices.values() if devices), default=0)
+    for job in rows.jobs:
+        if job.gpus_min > smallest and not job.batch:
+            wide[str(job.kind_id)].add(job.gpus_min)
+    return profiling.selectors.with_spread_estimates(rows.cluster, views, wide)
 
 
 def _node_view(node: NodeRow, rows: Rows) -> NodeView:
@@ -255,6 +265,9 @@ def _labels_of_node(node: NodeRow, rows: Rows) -> tuple[str, ...]:
     given = {label for label in node.labels if not is_own(label)}
     apart = {apart_label(str(other)) for other in rows.avoided_nodes if other != node.pk}
     teams = {team_label(str(team)) for team in rows.teams_of(node)}
+    gangs = set[str]()
+    if node.features and runs_gangs(node.features, node.address):
+        gangs.add(RUNS_GANGS)
     alternatives = {label for label in rows.alternatives if satisfied([label], given)}
     return tuple(
         sorted(
@@ -262,6 +275,7 @@ def _labels_of_node(node: NodeRow, rows: Rows) -> tuple[str, ...]:
             | alternatives
             | apart
             | teams
+            | gangs
             | {runtime_label(name) for name in runtimes_of(node.features)}
             | {feature_label(name) for name in node.features if name in KNOWN_TO_AGENTS}
         )

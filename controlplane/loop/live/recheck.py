@@ -4,8 +4,9 @@ A refusal is *deferred* if a current stop is in the way, whose end requests a ne
 the state has changed since the snapshot.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from clusters.models import Device, Node
@@ -21,6 +22,7 @@ from loadmaster.protocol import MOST_LAUNCHES
 from policies.contract.plan import Placement, available
 from policies.contract.snapshot import NodeView, Purpose, RankPlacement
 from policies.contract.validation import TOLERANCE, power_w
+from policies.placement.occupancy import Occupancy
 
 LAUNCHABLE = {
     Purpose.TRAINING: (JobState.QUEUED,),
@@ -55,8 +57,7 @@ def _demand(job: Job, seat: RankPlacement | Assignment) -> Mapping[str, int]:
 class FreeCapacity:
     """Nodes and devices of the cluster with their holders; `take` records new launches.
 
-    Apart from the policies' ClusterState, which plans with free capacity alone: here nodes may be
-    over-committed, slots are numbered, and a refusal names its cause and whether a stop ends it.
+    Here slots are numbered, and a refusal names its cause and whether a stop ends it.
     """
 
     def __init__(
@@ -78,18 +79,23 @@ class FreeCapacity:
         self.stopping = {str(a.job_id) for a in held.assignments if not is_placement(a)}
         profiled = (a for a in held.assignments if a.purpose == Purpose.PROFILING)
         self.profiled = {str(a.job_id) for a in profiled}
-        of_device = held.of_device.items()
-        self.slots = {pk: {s.slot for s in slots} for pk, slots in of_device}
-        self.shares = {pk: sum(s.share for s in slots) for pk, slots in of_device}
-        self.holders = {pk: {str(s.job_id) for s in slots} for pk, slots in of_device}
-        self.used: dict[str, Counter[str]] = defaultdict(Counter)
-        self.in_use = Counter(str(slots[0].node_id) for slots in held.of_device.values() if slots)
-        self.teams, self.launches = held.teams, Counter[str]()
-        self.tenants: dict[str, dict[str, bool]] = defaultdict(dict)
-        """Jobs by node, and whether each is to be alone there."""
+        # Slots have numbers in the database; all else is what the planner knows, too.
+        self.slots = {pk: {s.slot for s in slots} for pk, slots in held.of_device.items()}
+        self.occupancy: Occupancy[str] = Occupancy(
+            {key: device.slots for key, device in self.devices.items()},
+            {pk: _capacity(node) for pk, node in self.nodes.items()},
+        )
+        for slots in held.of_device.values():
+            for slot in slots:
+                seat = RankPlacement(str(slot.node_id), (slot.device_uuid,), slot.share)
+                job = str(slot.job_id)
+                self.occupancy.take(job, job, [(seat, {})], alone=False)
         for a in held.assignments:
-            self.tenants[str(a.node_id)][str(a.job_id)] = a.exclusive
-            self._load(str(a.node_id), a.demand)
+            seat = RankPlacement(str(a.node_id), ())
+            job = str(a.job_id)
+            self.occupancy.take(job, job, [(seat, a.demand)], alone=a.exclusive)
+        self.launches = Counter(str(a.node_id) for a in held.assignments)
+        self.teams = held.teams
 
     def refusal(self, placement: Placement, job: Job) -> Rejected | None:
         """Refusal of this placement of `job` (as it is now); None if it can be launched."""
@@ -109,28 +115,21 @@ class FreeCapacity:
         stale = [reason for reason in reasons if reason[0] is RejectCode.STALE]
         return Rejected(placement.key, *(stale or reasons)[0]) if reasons else None
 
-    def take(self, assignment: Assignment, job: Job, devices: Iterable[tuple[Device, int]]) -> None:
+    def take(self, assignment: Assignment, job: Job, devices: Sequence[tuple[Device, int]]) -> None:
         """Record that a launched assignment holds these (device, slot)."""
         for device, slot in devices:
-            if not self.slots.get(device.pk):
-                self.in_use[str(device.node_id)] += 1
             self.slots.setdefault(device.pk, set()).add(slot)
-            self.shares[device.pk] = self.shares.get(device.pk, 0.0) + assignment.share
-            self.holders.setdefault(device.pk, set()).add(str(job.pk))
-        self.tenants[str(assignment.node_id)][str(job.pk)] = job.exclusive
-        self._load(str(assignment.node_id), _demand(job, assignment))
+        node, held = str(assignment.node_id), tuple(device.uuid for device, _ in devices)
+        seat = RankPlacement(node, held, assignment.share, assignment.cpu_quota, assignment.units)
+        seats = [(seat, _demand(job, assignment))]
+        self.occupancy.take(str(job.pk), str(job.pk), seats, alone=job.exclusive)
+        self.launches[node] += 1
 
     def free_slot(self, device: Device) -> int | None:
         held = self.slots.get(device.pk, set())
         if len(held) >= device.slots:  # perhaps by a job left in a higher slot
             return None
         return next(s for s in range(device.slots) if s not in held)
-
-    def _load(self, node: str, demand: Mapping[str, int]) -> None:
-        self.launches[node] += 1
-        self.in_use[node] += 0  # a node that works without a GPU draws power too
-        for name, amount in demand.items():
-            self.used[node][name] += amount
 
     def _seat(
         self, placement: Placement, seat: RankPlacement, job: Job
@@ -146,16 +145,14 @@ class FreeCapacity:
         if len(placement.ranks) > 1 and not job.batch and (why := gangs.why_no_gang(node)):
             yield RejectCode.STALE, why
         yield from self._company(node, job)
-        for uuid in seat.devices:
-            yield from self._device(node, uuid, seat.share)
+        yield from self._device(node, seat)
 
     def _company(self, node: Node, job: Job) -> Iterator[tuple[RejectCode, str]]:
-        tenants = self.tenants[str(node.pk)].items()
-        others = {key: alone for key, alone in tenants if key != str(job.pk)}
+        others = self.occupancy.others_in_the_way(str(job.pk), str(node.pk), alone=job.exclusive)
         if node.serves_one_team and self._teams_of(node) - {job.team_id}:
             yield RejectCode.STALE, f"node {node.name} serves another team, and isolates no jobs"
-        if others and (job.exclusive or any(others.values())):
-            code = RejectCode.DEFERRED if others.keys() & self.stopping else RejectCode.STALE
+        if others:
+            code = RejectCode.DEFERRED if others & self.stopping else RejectCode.STALE
             yield code, f"node {node.name} is still held by {_jobs(others)}"
         if self.launches[str(node.pk)] >= MOST_HELD:
             yield self._in_the_way(), f"node {node.name} holds {MOST_HELD} launches, the most"
@@ -164,26 +161,23 @@ class FreeCapacity:
         return self.teams[node.pk] | ({node.team_id} if node.team_id else set())
 
     def _resources(self, placement: Placement, job: Job) -> Iterator[tuple[RejectCode, str]]:
-        wanted: dict[str, Counter[str]] = defaultdict(Counter)
-        for seat in placement.ranks:
-            for name, amount in _demand(job, seat).items():
-                wanted[seat.node][name] += amount
-        for pk, node in ((n, self.nodes[n]) for n in wanted if n in self.nodes):
-            has = _capacity(node)
-            for name, amount in wanted[pk].items():
-                if self.used[pk][name] + amount > has.get(name, 0):
-                    what = NAMES.get(name, name)
-                    yield self._in_the_way(), f"node {node.name} has not enough {what} free"
+        seats = [(seat, _demand(job, seat)) for seat in placement.ranks if seat.node in self.nodes]
+        for pk, name in self.occupancy.short_amounts(seats):
+            what = NAMES.get(name, name)
+            yield self._in_the_way(), f"node {self.nodes[pk].name} has not enough {what} free"
 
-    def _device(self, node: Node, uuid: str, share: float) -> Iterator[tuple[RejectCode, str]]:
-        device = self.devices.get((str(node.pk), uuid))
+    def _device(self, node: Node, seat: RankPlacement) -> Iterator[tuple[RejectCode, str]]:
         name = f"a GPU of node {node.name}"
-        if device is None or not device.healthy:
-            yield RejectCode.STALE, f"{name} is {'gone' if device is None else 'unhealthy'}"
-            return
-        shared = self.shares.get(device.pk, 0.0) + share
-        if self.free_slot(device) is None or shared > 1.0 + TOLERANCE:
-            holders = self.holders[device.pk]
+        there = []
+        for uuid in seat.devices:
+            device = self.devices.get((str(node.pk), uuid))
+            if device is None or not device.healthy:
+                words = "gone" if device is None else "unhealthy"
+                yield RejectCode.STALE, f"{name} is {words}"
+            else:
+                there.append(uuid)
+        for key in self.occupancy.full_devices([replace(seat, devices=tuple(there))]):
+            holders = set(self.occupancy.holders(key))
             code = RejectCode.DEFERRED if holders & self.stopping else RejectCode.STALE
             yield code, f"{name} is still held by {_jobs(holders)}"
 
@@ -191,11 +185,12 @@ class FreeCapacity:
         cap = power_cap_now_w(self.cluster, self.now.timestamp())
         if cap is None:
             return []
-        used = self.in_use.copy()
+        # A node that works without a GPU draws power, too.
+        used = Counter({node: self.occupancy.in_use[node] for node in self.launches})
         for seat in placement.ranks:
-            keys = ((seat.node, uuid) for uuid in seat.devices)
-            found = (self.devices[key] for key in keys if key in self.devices)
-            used[seat.node] += sum(not self.slots.get(device.pk) for device in found)
+            keys = [(seat.node, uuid) for uuid in seat.devices]
+            free = [key for key in keys if key in self.devices and key not in self.occupancy.holds]
+            used[seat.node] += len(free)
         needed = power_w(self.curves, used)
         if needed <= cap * (1 + TOLERANCE):
             return []

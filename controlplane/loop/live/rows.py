@@ -112,6 +112,7 @@ class NodeRow(NamedTuple):
     features: Sequence[str]
     team_id: int | None
     session_expires_at: datetime | None
+    address: str
 
 
 class DeviceRow(NamedTuple):
@@ -270,6 +271,8 @@ def _demand(job: Job) -> Demand:
         units=job.units,
         units_per_node=job.units_per_node,
         nodes=job.nodes,
+        batch=job.batch,
+        may_mix=job.may_mix,
     )
 
 

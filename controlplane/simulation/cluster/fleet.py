@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from operator import attrgetter
-from typing import NamedTuple
 
 from controlplane.simulation.world.job_table import Launch
 from policies.contract.plan import available, seat_demand, seat_demanded
@@ -16,19 +15,14 @@ from policies.contract.snapshot import (
     RankPlacement,
     SlotHold,
 )
-from policies.contract.validation import TOLERANCE
+from policies.placement.occupancy import Occupancy, SeatAmounts
 from policies.placement.speed import devices_of
 
 _REST = attrgetter(*[f.name for f in fields(NodeView)[4:]])
 """All fields of a node but the first four; `replace` costs four times as much."""
 
 
-class Hold(NamedTuple):
-    """Launch on a device, its share of the device, and its view in snapshots."""
-
-    launch: Launch
-    share: float
-    view: SlotHold
+NOTHING: Mapping[str, int] = {}
 
 
 class Fleet:
@@ -43,15 +37,17 @@ class Fleet:
         self.columns = None if columns is None or columns.gpus_only else columns
         exclusive = () if columns is None else columns.others["exclusive"]
         self._exclusive = exclusive if any(exclusive) else ()
-        self.used: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         self._by_cores: dict[str, dict[int, Launch]] = defaultdict(dict)
         self.index = {n: i for i, n in enumerate(self.nodes)}
-        self.holds: dict[tuple[str, str], tuple[Hold, ...]] = {}
         self._bare = {(n.id, d.id): d for n in self.nodes.values() for d in n.devices}
         self._held: dict[tuple[str, str], DeviceView] = {}
         self.shares = any(d.slots > 1 for d in self._bare.values())
         """True if devices may have several holders."""
-        self.in_use = dict.fromkeys(self.nodes, 0)
+        slots = {key: device.slots for key, device in self._bare.items()}
+        amounts = {} if self.columns is None else {n: _amounts_of(v) for n, v in self.nodes.items()}
+        self.occupancy: Occupancy[Launch] = Occupancy(slots, amounts)
+        self.in_use = self.occupancy.in_use
+        self.in_use.update(dict.fromkeys(self.nodes, 0))
         self.draining = {n.id for n in self.nodes.values() if n.state is NodeState.DRAINING}
         self._usable = {
             n.id: sum(d.healthy for d in n.devices) if n.takes_training else 0
@@ -80,46 +76,44 @@ class Fleet:
 
     def taken(self, ranks: Iterable[RankPlacement]) -> list[tuple[str, str]]:
         """Devices of these seats without a free slot or share."""
-        held = {
-            (s.node, d) for s in ranks for d in s.devices if not self._fits((s.node, d), s.share)
-        }
-        return sorted(held)
+        return sorted(set(self.occupancy.full_devices(ranks)))
 
     def lacking(self, row: int, ranks: Iterable[RankPlacement]) -> list[str]:
         """Nodes that have too little free of what the job in this row needs on these seats."""
-        wanted: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-        for seat in ranks:
-            for name, amount in self._amounts(row, seat).items():
-                wanted[seat.node][name] += amount
-        return sorted(node for node, amounts in wanted.items() if self._is_short(node, amounts))
+        if self.columns is None:
+            return []
+        short = self.occupancy.short_amounts(self._seats(row, ranks))
+        return sorted({node for node, _ in short})
 
     def with_company(self, row: int, ranks: Iterable[RankPlacement]) -> list[str]:
         """Nodes of these seats where the job in this row, or one that is there, is to be alone."""
-        alone = self._exclusive
-        nodes = {seat.node for seat in ranks} if alone else ()
-        on = {node: {launch.row for launch in self.launches_on(node)} - {row} for node in nodes}
-        return sorted(n for n, rows in on.items() if any(alone[row] or alone[r] for r in rows))
+        if not self._exclusive:
+            return []
+        alone = bool(self._exclusive[row])
+        nodes = {seat.node for seat in ranks}
+        return sorted(n for n in nodes if self.occupancy.others_in_the_way(row, n, alone=alone))
 
     def works(self, node: str) -> bool:
         """Return True if a job holds something of a node."""
         return bool(self.in_use[node] or self._by_cores.get(node))
 
     def take(self, launch: Launch) -> None:
-        self._count(launch, 1)
+        """Let a launch hold its seats."""
+        alone = bool(self._exclusive and self._exclusive[launch.row])
         for seat in launch.ranks:
             if not seat.devices:
                 self._by_cores[seat.node][launch.row] = launch
-            own = Hold(launch, seat.share, SlotHold(launch.job, share=seat.share))
-            for device in seat.devices:
-                key = seat.node, device
-                self._set(key, (*self.holds.get(key, ()), own))
+        before = self._in_use_on(launch)
+        self.occupancy.take(launch, launch.row, self._seats(launch.row, launch.ranks), alone=alone)
+        self._show(launch, before)
 
     def release(self, launch: Launch) -> None:
-        self._count(launch, -1)
+        """Free the seats of a launch."""
         for seat in launch.ranks:
             self._by_cores[seat.node].pop(launch.row, None)
-        for key in devices_of(launch.ranks):
-            self._set(key, tuple([hold for hold in self.holds[key] if hold.launch is not launch]))
+        before = self._in_use_on(launch)
+        self.occupancy.release(launch, launch.row, self._seats(launch.row, launch.ranks))
+        self._show(launch, before)
 
     def launches_on(self, node: str) -> list[Launch]:
         of_devices = self._launches((node, d.id) for d in self.nodes[node].devices)
@@ -136,8 +130,8 @@ class Fleet:
         """
         found: dict[int, float] = defaultdict(float)
         for device in self.nodes[node].devices:
-            for hold in self.holds.get((node, device.id), ()):
-                found[hold.launch.row] += hold.share
+            for hold in self.occupancy.holds.get((node, device.id), ()):
+                found[hold.holder.row] += hold.share
         by_cores = self._cores(node)
         if not found or not by_cores:
             return found or by_cores
@@ -169,24 +163,36 @@ class Fleet:
             for row, of in self._by_cores.get(node, {}).items()
         }
 
-    def _amounts(self, row: int, seat: RankPlacement) -> Mapping[str, int]:
-        """Return what a seat uses, in billionths."""
+    def _seats(self, row: int, ranks: Iterable[RankPlacement]) -> SeatAmounts:
+        """Return seats with what each uses, in billionths."""
         if self.columns is None:
-            return {}
-        return seat_demanded(seat_demand(self.columns, row), seat.units, seat.cpu_quota)
+            return [(seat, NOTHING) for seat in ranks]
+        seats = []
+        for seat in ranks:
+            of_seat = seat_demand(self.columns, row)
+            seats.append((seat, seat_demanded(of_seat, seat.units, seat.cpu_quota)))
+        return seats
 
-    def _is_short(self, node: str, wanted: Mapping[str, int]) -> bool:
-        view = self.nodes[node]
-        has = {"cores": view.cores, "memory_gb": view.memory_gb, **dict(view.resources)}
-        used = self.used[node]
-        return any(
-            used[name] + amount > available(has.get(name, 0.0)) for name, amount in wanted.items()
-        )
+    def _in_use_on(self, launch: Launch) -> dict[str, int]:
+        """Return the devices in use on a launch's nodes."""
+        return {seat.node: self.in_use[seat.node] for seat in launch.ranks}
 
-    def _count(self, launch: Launch, sign: int) -> None:
-        for seat in launch.ranks:
-            for name, amount in self._amounts(launch.row, seat).items():
-                self.used[seat.node][name] += sign * amount
+    def _show(self, launch: Launch, before: Mapping[str, int]) -> None:
+        """Show the devices of a launch as they are held now, and count free ones."""
+        for key in devices_of(launch.ranks):
+            holds = self.occupancy.holds.get(key)
+            if holds:
+                d = self._bare[key]
+                views = tuple([SlotHold(of.holder.job, share=of.share) for of in holds])
+                self._held[key] = DeviceView(
+                    d.id, d.memory_gb, d.slots, d.healthy, views, d.emulated
+                )
+            else:
+                del self._held[key]
+            self._changed.add(key[0])
+        for node, in_use in before.items():
+            if self._usable[node]:
+                self.free -= self.in_use[node] - in_use
 
     def _drawn(self, node: str) -> NodeView:
         bare, held = self.nodes[node], self._held
@@ -194,26 +200,11 @@ class Fleet:
         return NodeView(bare.id, bare.name, bare.gpu_type, devices, *_REST(bare))
 
     def _launches(self, keys: Iterable[tuple[str, str]]) -> list[Launch]:
-        holds = [hold for key in keys for hold in self.holds.get(key, ())]
-        return list({hold.launch.number: hold.launch for hold in holds}.values())
+        holders = [holder for key in keys for holder in self.occupancy.holders(key)]
+        return list({launch.number: launch for launch in holders}.values())
 
-    def _fits(self, key: tuple[str, str], share: float) -> bool:
-        held = self.holds.get(key, ())
-        return not held or (
-            len(held) < self._bare[key].slots
-            and sum(hold.share for hold in held) + share <= 1.0 + TOLERANCE
-        )
 
-    def _set(self, key: tuple[str, str], holds: tuple[Hold, ...]) -> None:
-        """Set the holders of a device, and count it."""
-        more, node = bool(holds) - (key in self.holds), key[0]
-        if holds:
-            d, self.holds[key] = self._bare[key], holds
-            views = tuple([hold.view for hold in holds])
-            self._held[key] = DeviceView(d.id, d.memory_gb, d.slots, d.healthy, views, d.emulated)
-        else:
-            del self.holds[key], self._held[key]
-        self.in_use[node] += more
-        if self._usable[node]:
-            self.free -= more
-        self._changed.add(node)
+def _amounts_of(node: NodeView) -> dict[str, int]:
+    """Return what a node has of cores, memory and named resources, in billionths."""
+    has = {"cores": node.cores, "memory_gb": node.memory_gb, **dict(node.resources)}
+    return {name: available(amount) for name, amount in has.items()}

@@ -1,7 +1,7 @@
 """Energy cost of simulated nodes (ANDREAS), and the least cost of remaining work."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
@@ -19,8 +19,10 @@ from policies.contract.snapshot import (
     NodeRole,
     NodeView,
     PriceInterval,
+    Source,
     Throughput,
 )
+from policies.placement.speed import Speeds
 
 
 class Meter:
@@ -177,7 +179,9 @@ def remaining_work(
     Run time of its fastest configuration, energy of its cheapest: all that the nodes draw while
     nothing else runs there.
     """
-    prices, known = Prices(energy), {k.id: k.throughputs for k in kinds}
+    prices = Prices(energy)
+    nodes = tuple(nodes)
+    speeds = Speeds(kinds, nodes)
     shapes = {
         (n.gpu_type, n.power_w) for n in nodes if n.power_w and n.role is not NodeRole.PROFILING
     }
@@ -187,7 +191,7 @@ def remaining_work(
         """(steps/s of the fastest configuration; steps/s and watts of the cheapest one)."""
         fitting = [
             (t.steps_per_s, watts)
-            for t in known.get(kind, ())
+            for t in _throughputs(speeds, kind, least, shapes)
             if least <= t.gpus <= most and t.steps_per_s > 0.0
             if not types or t.gpu_type in types
             for watts in _watts(t, shapes)
@@ -207,6 +211,21 @@ def remaining_work(
             run_s[i] = left / fastest
             cost[i] = watts * prices.between(from_s, from_s + left / rate)[1]
     return Remaining(run_s, cost)
+
+
+def _throughputs(
+    speeds: Speeds, kind: str, least: int, shapes: Collection[tuple[str, tuple[float, ...]]]
+) -> Iterator[Throughput]:
+    """Yield the known throughputs of a kind, and estimates for a gang that no node can hold."""
+    if kind in speeds.kinds:
+        yield from speeds.kinds[kind].throughputs
+    is_wide = least > max((len(power_w) - 1 for _, power_w in shapes), default=0)
+    if not is_wide:
+        return
+    for gpu_type in {of_type for of_type, _ in shapes}:
+        rate = speeds.alone(kind, (gpu_type,), least, spread=True)
+        if rate > 0.0 and (gpu_type, least, True) not in speeds.rates(kind):
+            yield Throughput(gpu_type, least, rate, Source.ESTIMATED, spread=True)
 
 
 def _watts(

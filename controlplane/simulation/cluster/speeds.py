@@ -1,7 +1,7 @@
 """True speeds of jobs, and jobs that no node can ever run."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from math import inf
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from policies.contract.labels import worded
 from policies.contract.plan import available, demanded, seat_demand
 from policies.contract.snapshot import (
+    GpuTypeView,
     JobColumns,
     KindView,
     NodeRole,
@@ -39,10 +40,14 @@ class Speeds:
     """True throughputs by kind, and the best of them by request."""
 
     def __init__(
-        self, nodes: Iterable[NodeView], kinds: Iterable[KindView], cap_w: float | None = None
+        self,
+        nodes: Iterable[NodeView],
+        kinds: Iterable[KindView],
+        cap_w: float | None = None,
+        gpu_types: Iterable[GpuTypeView] = (),
     ) -> None:
         self.nodes = {n.id: n for n in nodes}
-        self.known = KindSpeeds(kinds)
+        self.known = KindSpeeds(kinds, self.nodes.values(), gpu_types)
         self.kinds = self.known.kinds
         self.cap_w = inf if cap_w is None else cap_w
         self._best: dict[_Asked, tuple[float, str]] = {}
@@ -124,16 +129,12 @@ class Speeds:
 
     def _fastest(self, asked: _Asked, nodes: Sequence[NodeView]) -> tuple[float, str]:
         least, most = asked.least, asked.most
-        known = {
-            key: rate
-            for key, rate in self.known.rates(asked.kind).items()
-            if rate > 0.0 and least <= key[1] <= most
-        }
         large = [n for n in nodes if len(n.devices) >= least]
-        spread = self._spread(known, nodes, asked.may_mix)
+        spread = self._over_nodes(asked, nodes, is_wide=not large)
         if not large and not spread:
             largest = max(len(n.devices) for n in nodes)
             return 0.0, f"it needs {least} GPUs of a node, the largest that would do has {largest}"
+        known = self.known.rates(asked.kind)
         found = [
             (known.get((n.gpu_type, g, False), 0.0), n, g)
             for n in large
@@ -152,26 +153,37 @@ class Speeds:
             return 0.0, f"it needs {watts:g} W at the least, {may}"
         return best, ""
 
-    def _spread(
-        self,
-        known: Mapping[tuple[str, int, bool], float],
-        shapes: Sequence[NodeView],
-        may_mix: bool,
+    def _over_nodes(
+        self, asked: _Asked, shapes: Sequence[NodeView], *, is_wide: bool
     ) -> list[float]:
         """Return speeds of gangs over several nodes of these shapes with enough devices.
 
-        Gangs that may mix types have the fastest types, at the speed of their slowest.
+        Gangs that may mix types have the fastest types, at the speed of their slowest. Of a gang
+        that no node can hold (`is_wide`) unknown speeds are estimated.
         """
-        found, gathered = [], dict[int, int]()
         fitting = {_shape(n) for n in shapes}
         nodes = [n for n in self.nodes.values() if _shape(n) in fitting]
-        total = Counter(n.gpu_type for n in nodes for _ in n.devices)
-        for (gpu_type, gpus, spread), rate in sorted(known.items(), key=lambda of: -of[1]):
-            devices = total[gpu_type] if spread else 0
-            gathered[gpus] = gathered.get(gpus, 0) + devices
-            if spread and (gathered[gpus] if may_mix else devices) >= gpus:
-                found.append(rate)
-        return found
+        devices = Counter(n.gpu_type for n in nodes for _ in n.devices)
+        counts = {g for _, g, spread in self.known.rates(asked.kind) if spread}
+        if is_wide:
+            counts |= {asked.least, min(asked.most, devices.total())}
+
+        rates = []
+        for gpus in sorted(count for count in counts if asked.least <= count <= asked.most):
+            speeds = {t: self._spread_rate(asked.kind, t, gpus, is_wide=is_wide) for t in devices}
+            gathered = 0
+            for gpu_type in sorted(devices, key=lambda t: (-speeds[t], t)):
+                gathered += devices[gpu_type]
+                enough = gathered if asked.may_mix else devices[gpu_type]
+                if speeds[gpu_type] > 0.0 and enough >= gpus:
+                    rates.append(speeds[gpu_type])
+        return rates
+
+    def _spread_rate(self, kind: str, gpu_type: str, gpus: int, *, is_wide: bool) -> float:
+        """Return steps/s over nodes of a type, estimated for a wide gang; 0 if unknown."""
+        if is_wide:
+            return self.known.alone(kind, (gpu_type,), gpus, spread=True)
+        return self.known.rates(kind).get((gpu_type, gpus, True), 0.0)
 
 
 def _missing_labels(wanted: Iterable[str], nodes: Iterable[NodeView]) -> str:

@@ -58,7 +58,7 @@ class Colocation:
                 self._change_speed(other)
         if pairs is not None:
             for key in devices_of(launch.ranks):
-                there = [hold.launch for hold in self.fleet.holds.get(key, ())]
+                there = self.fleet.occupancy.holders(key)
                 pairs.meet(there, self.fleet.nodes[key[0]].gpu_type)
 
     def _find_impossible(self, placement: Placement, pairs: ObservedPairs) -> None:
@@ -96,9 +96,9 @@ class Colocation:
         found = []
         for key in devices_of(ranks):
             others = [
-                kinds[hold.launch.row]
-                for hold in self.fleet.holds.get(key, ())
-                if hold.launch is not own
+                kinds[launch.row]
+                for launch in self.fleet.occupancy.holders(key)
+                if launch is not own
             ]
             if more is not None and key in coming:
                 others.append(kinds[table.row_of[more.job]])

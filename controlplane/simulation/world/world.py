@@ -86,7 +86,7 @@ class SimulatedWorld:
         self.noise = Noise(scenario.seed, switches)
         self.fleet = Fleet(scenario.nodes, table.columns)
         cap_w = highest_cap_w(scenario.power_cap_w, scenario.power_caps)
-        self.speeds = Speeds(scenario.nodes, scenario.kinds, cap_w)
+        self.speeds = Speeds(scenario.nodes, scenario.kinds, cap_w, scenario.gpu_types)
         noise = self.noise.power if switches.power_noise else None
         self.colocation = Colocation(self, self.fleet) if self.fleet.shares else None
         splits = self.fleet.shares or splits_energy

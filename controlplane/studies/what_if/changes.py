@@ -20,7 +20,6 @@ from policies.contract.snapshot import (
     frozen,
 )
 from policies.placement.leftover import Leftover
-from policies.placement.reasons import has
 
 MOST_NODES = 3
 """Most nodes of which each is tried as uncordoned."""
@@ -120,8 +119,7 @@ def _less(snapshot: Snapshot, row: int) -> Iterator[Change]:
     found = list[tuple[float, dict[str, float]]]()
     for node in snapshot.nodes:
         if left.gpus.get(node.id, 0) >= columns.counts["gpus_min"][row]:
-            used = left.used.get(node.id, {})
-            some = {n: _at_most(w, has(node, n) - used.get(n, 0.0)) for n, w in wanted.items()}
+            some = {n: _at_most(w, left.amount(node, n)) for n, w in wanted.items()}
             part = min((some[n] / w for n, w in wanted.items() if w), default=1.0)
             if 0.0 < part < 1.0:
                 found.append((part, some))

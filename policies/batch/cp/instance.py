@@ -223,8 +223,11 @@ def _has(capacity: Sequence[int], demand: Amounts) -> bool:
 
 
 def unit_demand(request: Request, size: int) -> Amounts:
-    """Return what one unit of a request uses on its node."""
-    amounts = request.used(1) or (0,) * (size - RESOURCES)
+    """Return what one unit of a request uses on its node.
+
+    Amounts that a gang uses once on each node are left out: that is checked when it is placed.
+    """
+    amounts = request.amounts or (0,) * (size - RESOURCES)
     return (request.gpus, *amounts)
 
 

@@ -107,10 +107,12 @@ def job_classes(
     """Return the jobs of a snapshot but those `apart` as classes, on what `state` has free."""
     ids = snapshot.jobs.columns.ids
     groups, rows, group_of = _grouped(group_keys(snapshot.jobs.columns, options), apart)
-    gpus, speeds = {t: n for t, n in state.free_gpus().items() if n}, Speeds(snapshot.kinds)
-    known = spread_types(speeds, {g.kind for g in groups}) if options.spread else ()
-    columns = columns_of(sorted(gpus), known)
-    rates = rates_of(groups, rows, Reach(state, requests, columns), speeds)
+    gpus, speeds = {t: n for t, n in state.free_gpus().items() if n}, Speeds.of(snapshot)
+    wide = [requests.is_wide(row) for row in rows]
+    over_nodes = spread_types(speeds, groups, wide, gpus, narrow=options.spread)
+    columns = columns_of(sorted(gpus), over_nodes)
+    reach = Reach(state, requests, columns)
+    rates = rates_of(groups, rows, reach, speeds, wide, narrow=options.spread)
     keys = [_class_key(group, row) for group, row in zip(groups, rates, strict=True)]
     of_rows = _by_job(ids, keys, group_of) if options.jobs else _by_class(keys, group_of)
     names, example, class_of = of_rows

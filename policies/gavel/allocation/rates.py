@@ -88,26 +88,56 @@ def columns_of(types: Sequence[str], known: Collection[str]) -> tuple[Column, ..
     return (*[Column(t) for t in types], *[Column(t, True) for t in types if t in known])
 
 
-def spread_types(speeds: Speeds, kinds: Iterable[str]) -> set[str]:
-    """Return the GPU types on several nodes of which a speed of these kinds is known."""
-    known = (item for kind in kinds for item in speeds.rates(kind).items())
-    return {gpu_type for (gpu_type, _, spread), rate in known if spread and rate > 0.0}
+def spread_types(
+    speeds: Speeds,
+    groups: Sequence[JobGroup],
+    wide: Sequence[bool],
+    types: Iterable[str],
+    *,
+    narrow: bool,
+) -> set[str]:
+    """Return the GPU types over several nodes of which some of these groups may run.
+
+    `wide`: groups that no node can hold, whose unknown speeds are estimated. `narrow`: the others
+    may spread, too, where their speed there is known.
+    """
+    types = set(types)
+    found: set[str] = set()
+    for group, is_wide in zip(groups, wide, strict=True):
+        if is_wide:
+            found.update(
+                t for t in types if speeds.alone(group.kind, (t,), group.gpus, spread=True) > 0.0
+            )
+        elif narrow:
+            known = speeds.rates(group.kind).items()
+            found.update(t for (t, _, spread), rate in known if spread and rate > 0.0)
+    return found & types
 
 
 def rates_of(
-    groups: Sequence[JobGroup], rows: Sequence[int], reach: Reach, speeds: Speeds
+    groups: Sequence[JobGroup],
+    rows: Sequence[int],
+    reach: Reach,
+    speeds: Speeds,
+    wide: Sequence[bool],
+    *,
+    narrow: bool,
 ) -> list[tuple[float, ...]]:
     """Return steps/s of each group on each column; 0 where nodes have too few GPUs.
 
-    `rows`: of a job of each group.
+    `rows`: of a job of each group; `wide`, `narrow`: as in `spread_types`.
     """
     found = []
-    for group, row in zip(groups, rows, strict=True):
-        known, gpus = speeds.rates(group.kind), group.gpus
-        rates = [
-            known.get((gpu_type, gpus, spread), 0.0) if gpus <= most else 0.0
-            for gpu_type, spread, most in reach.most(group, row)
-        ]
+    for group, row, is_wide in zip(groups, rows, wide, strict=True):
+        known = speeds.rates(group.kind)
+        rates: list[float] = []
+        for gpu_type, spread, most in reach.most(group, row):
+            if group.gpus > most or (spread and not (is_wide or narrow)):
+                rates.append(0.0)
+            elif is_wide:
+                rates.append(speeds.alone(group.kind, (gpu_type,), group.gpus, spread=spread))
+            else:
+                rates.append(known.get((gpu_type, group.gpus, spread), 0.0))
         found.append(tuple(rates))
     return found
 

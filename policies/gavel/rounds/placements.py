@@ -10,6 +10,7 @@ from policies.contract.snapshot import RankPlacement, Running
 from policies.gavel.allocation.observe import Observed
 from policies.placement.from_snapshot import CurrentPlacement, remaining_s
 from policies.placement.layout import Allocation, Part, Request
+from policies.placement.plan_builder import seats_of, staying_placement
 from policies.placement.priced_options import with_quota
 from policies.placement.speed import LaunchTimes, Speeds
 from policies.placement.time_slices import ALONE, CurrentSlice, Placed
@@ -219,7 +220,7 @@ class _Placements:
         self.observed, self.current = observed, current
         self.layout, self.snapshot = observed.state.layout, observed.snapshot
         self.group_of, self.rates = requests.group_of, requests.rates
-        self.speeds, columns = Speeds(self.snapshot.kinds), self.snapshot.jobs.columns
+        self.speeds, columns = Speeds.of(self.snapshot), self.snapshot.jobs.columns
         self.launch_times = LaunchTimes(self.snapshot)
         self.kinds, self.ids = columns.kinds, columns.ids
         self.steps = columns.numbers["remaining_steps"].tolist()
@@ -243,16 +244,8 @@ class _Placements:
 
     def staying(self, stay: CurrentPlacement) -> Placement:
         """Return a job outside of the decision, where it is, until its node must be empty."""
-        run, run_s = stay.run, remaining_s(self.snapshot, self.speeds, stay)
-        return Placement(
-            self.ids[stay.row], run.ranks, run.copy, steps_quota=run.steps_quota,
-            until_s=stay.until_s, predicted_run_s=predicted(run_s, LONGEST_RUN_S),
-        )  # fmt: skip
+        return staying_placement(self.snapshot, stay, remaining_s(self.snapshot, self.speeds, stay))
 
     def _ranks(self, placed: Placed) -> tuple[RankPlacement, ...]:
         share = WHOLE if len(placed.jobs) == 1 else HALF
-        nodes, ids = self.layout.nodes, self.layout.ids
-        parts = placed.allocation.parts
-        return tuple(
-            [RankPlacement(nodes[p.node].id, ids(p.node, p.devices), share) for p in parts]
-        )
+        return seats_of(self.layout, placed.allocation, share=share)

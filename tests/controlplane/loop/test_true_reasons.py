@@ -26,6 +26,7 @@ from policies.contract.snapshot import (
     JobPhase,
     Jobs,
     JobView,
+    NodeRole,
     NodeState,
     NodeView,
     Snapshot,
@@ -171,16 +172,41 @@ class Case:
         nodes = [n for n in self.snapshot.nodes if n.takes_training and self.suits(n)]
         room = {n.id: self._room(n, placed, without) for n in nodes if not only or n.id in only}
         if not self.job.batch and self.job.gpus_max:
-            return any(
-                units and self.has_speed(self.snapshot.node_by_id[n], gpus)
-                for n, (units, gpus) in room.items()
-            )
+            return self._fits_as_training(room)
         by_type: dict[str, list[int]] = {}
         for n, (units, _) in room.items():
             is_mixed = self.job.may_mix or not self.job.gpus_min
             of = "" if is_mixed else self.snapshot.node_by_id[n].gpu_type
             by_type.setdefault(of, []).append(units)
         return any(self._holds_all(units) for units in by_type.values())
+
+    def _fits_as_training(self, room: Mapping[str, tuple[int, int]]) -> bool:
+        by_id = self.snapshot.node_by_id
+        if not self.is_wide():
+            return any(units and self.has_speed(by_id[n], g) for n, (units, g) in room.items())
+        (kind,) = [k for k in self.snapshot.kinds if k.id == self.job.kind]
+        known = {t.gpu_type for t in kind.throughputs if t.is_known and t.gpus}
+        together: dict[str, int] = {}
+        for n, (units, gpus) in room.items():
+            gpu_type = by_id[n].gpu_type
+            if units and gpu_type in known:
+                of = "" if self.job.may_mix else gpu_type
+                together[of] = together.get(of, 0) + gpus
+        return max(together.values(), default=0) >= self.job.gpus_min
+
+    def is_wide(self) -> bool:
+        """Return True if no node that suits a training job and lasts has all its GPUs."""
+        demand = seat_demand(self.snapshot.jobs.columns, self.row)
+        wanted = {name: demanded(amount) for name, amount in demand.items() if amount}
+        sizes = [
+            len(n.devices)
+            for n in self.snapshot.nodes
+            if self.suits(n)
+            and n.state is not NodeState.LOST
+            and n.role is not NodeRole.PROFILING
+            and all(amount <= _amounts(n).get(name, 0) for name, amount in wanted.items())
+        ]
+        return not self.job.batch and max(sizes, default=0) < self.job.gpus_min
 
     def suits(self, node: NodeView, *, avoided: bool = False) -> bool:
         """Return True if a node has the job's type and labels; `avoided`: its failed nodes too."""
@@ -224,7 +250,9 @@ class Case:
         return units, free
 
     def _has_room(self, left: Mapping[str, int], free: int, units: int) -> bool:
-        each = self.job.gpus_min // self.job.units if self.job.batch else self.job.gpus_min
+        each = self.job.gpus_min // self.job.units
+        if self.is_wide() and each:
+            each = 1
         if each * units > free:
             return False
         demand = seat_demand(self.snapshot.jobs.columns, self.row)
@@ -318,6 +346,13 @@ def _unavailable(case: Case) -> bool:
     return not any(n.takes_training for n in named) and not case.fits(without=None)
 
 
+def _not_spread(case: Case) -> bool:
+    """No node that suits it has all its GPUs, and open nodes have them together."""
+    suiting = [n for n in case.snapshot.nodes if case.suits(n) and n.state is not NodeState.LOST]
+    together = sum(_total(n, "gpus") for n in suiting if n.takes_training)
+    return not case.fits(without=None) and together >= case.job.gpus_min
+
+
 def _lost(case: Case) -> bool:
     named = [case.snapshot.node_by_id[n] for n in case.entry.nodes]
     return bool(named) and all(n.state is NodeState.LOST for n in named)
@@ -378,6 +413,7 @@ CHECKS = {
     WaitCode.POWER_CAP: lambda case: case.fits() and case.snapshot.cap_w is not None,
     WaitCode.NODES_UNAVAILABLE: _unavailable,
     WaitCode.NODES_LOST: _lost,
+    WaitCode.NOT_SPREAD: _not_spread,
     WaitCode.SOLVER_FAILED: lambda case: case.plan.status.value == "kept",
     WaitCode.TEAM_LIMIT: _over_team_limit,
 }

@@ -228,6 +228,44 @@ def test_a_range_that_begins_within_reach_is_taken_with_a_warning(
     )
 
 
+def test_gpus_of_several_nodes_of_a_type_are_taken_with_a_warning(
+    user: User, cluster: Cluster
+) -> None:
+    a_node(cluster, gpu_type="V100", gpus=2, cores=16, memory_gb=64)
+    request = taken(user, gpus=6)
+    assert (request.job.gpus_min, request.job.gpus_max) == (6, 6)
+    (warning,) = request.warnings
+    assert warning.startswith("gpus: no node of lab can serve 6 GPUs; the job is a gang on several")
+    assert refused(user, gpus=7)["gpus"] == [
+        "no node of lab can serve 7 GPUs; the largest that could serve the job has 4 of type V100;"
+        " nodes of one type can serve 6 together"
+    ]
+
+
+def test_gpus_of_several_types_are_taken_if_the_job_may_mix_them(
+    user: User, cluster: Cluster
+) -> None:
+    assert "gpus" in refused(user, gpus=5)
+    assert taken(user, gpus=5, may_mix=True).job.may_mix
+
+
+def test_nodes_whose_agents_run_no_gangs_do_not_count_together(
+    user: User, cluster: Cluster
+) -> None:
+    a_node(cluster, gpu_type="V100", gpus=4, cores=16, memory_gb=64, features=["process"])
+    (message,) = refused(user, gpus=6)["gpus"]
+    assert message.endswith("the agents of the others cannot run gangs, install newer ones")
+
+
+def test_a_batch_job_is_divided_over_nodes_by_its_units(user: User, cluster: Cluster) -> None:
+    a_node(cluster, gpu_type="V100", gpus=2, cores=16, memory_gb=64)
+    batch: dict[str, Any] = {"steps": None, "epochs": None, "steps_per_epoch": None}
+    (message,) = refused(user, gpus=6, **batch)["gpus"]
+    assert message.endswith("give units, such as 6, to divide it over nodes")
+    assert taken(user, gpus=6, units=6, **batch).job.batch
+    assert "units" in refused(user, gpus=7, units=7, **batch)
+
+
 def test_types_no_node_has_are_refused(user: User, cluster: Cluster) -> None:
     a_gpu_type("A100")
     assert refused(user, allowed_types=["A100"]) == {

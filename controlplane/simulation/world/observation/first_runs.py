@@ -1,9 +1,9 @@
 """Speeds as policies see them with `profiling: first_run`: known once a launch has shown them.
 
 The rules are those of live clusters. Of a new kind a speed is assumed (`profiling.speeds`). A
-launch alone on one node measures its configuration by its first steps, which asks for a round.
+launch alone on whole devices measures its configuration by its first steps, which asks for a round.
 Others are estimated (`profiling.estimates`) and explored (`profiling.exploration`). Speeds over
-several nodes are known.
+several nodes that the workload gives are known; others are shown by the first gang.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 from controlplane.simulation.world.job_table import Launch
 from policies.contract.snapshot import KindView, Snapshot, Source, Throughput
-from profiling.estimates import Config, Pool, estimate, leave_one_out
+from policies.placement.amdahl import Config
+from profiling.estimates import Pool, estimate, leave_one_out
 from profiling.exploration import explored, spread_of
 from profiling.speeds import assumed_speed, moved
 
@@ -34,6 +35,7 @@ class FirstRuns:
         self._tflops = {t.name: t.tflops for t in world.scenario.gpu_types}
         self._assumed: dict[str, tuple[Config, float, Source]] = {}
         self._measured: defaultdict[str, dict[Config, float]] = defaultdict(dict)
+        self._over_nodes: defaultdict[str, dict[Config, float]] = defaultdict(dict)
         self._samples: defaultdict[tuple[str, Config], int] = defaultdict(int)
         self._sigma = spread_of(())
 
@@ -52,11 +54,15 @@ class FirstRuns:
 
     def began(self, launch: Launch) -> None:
         """Look at the launch after its first steps, or at its end."""
-        seat = launch.ranks[0]
-        if len(launch.ranks) == 1 and launch.steps_per_s > 0.0 and seat.share >= 1.0:
-            config = self._type_of[seat.node], len(seat.devices)
-            told_s = launch.first_step_s + self._steps / launch.steps_per_s
-            self._world.engine.at(min(told_s, launch.ends_s), partial(self._look, launch, config))
+        is_whole = all(seat.share >= 1.0 and seat.devices for seat in launch.ranks)
+        if not is_whole or launch.steps_per_s <= 0.0:
+            return
+        types = {self._type_of[seat.node] for seat in launch.ranks}
+        slowest = min(types, key=lambda name: (self._tflops.get(name, 0.0), name))
+        config = slowest, sum(len(seat.devices) for seat in launch.ranks)
+        told_s = launch.first_step_s + self._steps / launch.steps_per_s
+        look = self._look_over_nodes if len(launch.ranks) > 1 else self._look
+        self._world.engine.at(min(told_s, launch.ends_s), partial(look, launch, config))
 
     def shown(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot in which a waiting job of each kind may explore."""
@@ -80,6 +86,19 @@ class FirstRuns:
             self._sigma = spread_of(log(e.estimated / e.measured) for e in errors)
             self._world.tell("profile")
 
+    def _look_over_nodes(self, launch: Launch, config: Config) -> None:
+        """Note the speed of a gang that the workload does not give."""
+        if launch.stop_wanted_s is not None or launch.end_s < self._world.engine.now_s:
+            return
+        kind = self._world.table.columns.kinds[launch.row]
+        gpu_type, gpus = config
+        is_given = (gpu_type, gpus, True) in self._world.speeds.known.rates(kind)
+        if is_given or config in self._over_nodes[kind]:
+            return
+        self._over_nodes[kind][config] = launch.steps_per_s
+        self._world.builder.learn(self._views)
+        self._world.tell("profile")
+
     def _pool(self) -> Pool:
         return Pool.of(self._tflops, self._measured)
 
@@ -94,12 +113,18 @@ class FirstRuns:
                 Throughput(*config, speed, source if config in known else guess)
                 for config, speed in estimate(kind.id, known, wanted, pool).items()
             )
-            yield replace(kind, throughputs=(*seen, *(t for t in true if t.spread)))
+            over_nodes = [t for t in true if t.spread]
+            for config, speed in self._over_nodes[kind.id].items():
+                over_nodes.append(Throughput(*config, speed, Source.MEASURED, spread=True))
+            yield replace(kind, throughputs=(*seen, *over_nodes))
 
     def _known(self, kind: str) -> tuple[dict[Config, float], Source, Source]:
         """Return what is known of a kind, its source, and that of what follows from it."""
         if measured := self._measured.get(kind):
             return measured, Source.MEASURED, Source.ESTIMATED
+        if over_nodes := self._over_nodes.get(kind):
+            # As `profiling.selectors.throughputs`: it is the best that is known of one node.
+            return over_nodes, Source.ESTIMATED, Source.ESTIMATED
         if kind not in self._assumed:
             return {}, Source.ASSUMED, Source.ASSUMED
         config, speed, source = self._assumed[kind]

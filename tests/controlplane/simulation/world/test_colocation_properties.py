@@ -132,6 +132,8 @@ def _steps_are_integrals(simulation: Simulation, scenario: Scenario) -> None:
     for launch in sorted(launches_of(simulation), key=lambda n: n.number):
         setup_s = scenario.launch_s + (scenario.restart_cost_s if launch.job in seen else 0.0)
         seen.add(launch.job)
+        if len(launch.ranks) > 1:  # a gang over nodes, which shares nothing
+            continue
         must = steps_by_integral(simulation, launch, setup_s)
         done = (launch.end_steps or 0) - launch.start_steps
         completed = launch.end_steps == simulation.world.jobs[launch.job].total_steps

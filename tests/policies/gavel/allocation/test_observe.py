@@ -153,8 +153,12 @@ def test_consolidated_time_needs_one_node_with_all_the_gpus() -> None:
             nodes, [a_job("a", gpus_min=4, gpus_max=4), a_job("b", gpus_min=2, gpus_max=2)], [kind]
         )
     )
-    assert class_of(observed, "a") == -1
-    assert observed.problem.rates.tolist() == [[7.0]]
+    problem = observed.problem
+    assert [(c.gpu_type, c.spread) for c in problem.columns] == [("V100", False), ("V100", True)]
+    on_one_node, over_nodes = problem.rates[class_of(observed, "a")]
+    assert on_one_node == 0.0
+    assert 0.0 < over_nodes < 12.0
+    assert problem.rates[class_of(observed, "b")].tolist() == [7.0, 0.0]
 
 
 def test_time_on_several_nodes_has_a_column_of_its_own_that_shares_the_types_gpus() -> None:
@@ -333,7 +337,7 @@ def test_every_job_that_takes_part_has_the_row_of_its_own_kind_and_nodes(
         if observed.classes.group_of[row] < 0:
             continue
         expected = []
-        for column in problem.columns:
+        for column in (column for column in problem.columns if not column.spread):
             fits = any(
                 state.idle[n].bit_count() >= job.gpus_min
                 and _would_do(node, job)
@@ -343,7 +347,11 @@ def test_every_job_that_takes_part_has_the_row_of_its_own_kind_and_nodes(
             )
             expected.append(_speed(snapshot, job, column.gpu_type) if fits else 0.0)
         m = class_of[row]
-        assert list(observed.classes.rates[observed.classes.group_of[row]]) == expected
+        rates = list(observed.classes.rates[observed.classes.group_of[row]])
+        assert rates[: len(expected)] == expected
+        over_nodes = rates[len(expected) :]
+        assert not any(over_nodes) or observed.requests.is_wide(row)
+        expected += over_nodes
         assert (m < 0) == (not any(expected) or job.weight == 0.0)
         if m >= 0:
             assert (
