@@ -53,7 +53,7 @@ class Turns:
 
     def _wait(self, patience_s: float) -> bool:
         if not connection.in_atomic_block:
-            connection.close()  # whoever waits needs none
+            connection.close()  # a question that waits needs none
         return self._turn.acquire(timeout=patience_s)
 
     def _enter(self, user: int) -> None:
