@@ -23,17 +23,18 @@ if TYPE_CHECKING:  # APIView reads these defaults while its module is loaded
 
 
 class BearerAuthentication(TokenAuthentication):  # type: ignore[misc]  # the library has no types
-    """knox's tokens. The one place that asks for a scope: all that tokens reach comes by here."""
+    """knox's tokens. Every request with a token comes by here, so only here its scope is asked."""
 
     def authenticate(self, request: Request) -> tuple[User, AuthToken] | None:
-        found = super().authenticate(request)
-        if found is None:
+        authenticated = super().authenticate(request)
+        if authenticated is None:
             return None
-        user, token = found
-        needed, given = needed_scope(request), scope_of(token)
+        user, token = authenticated
+        needed = needed_scope(request)
+        given = scope_of(token)
         if not given.includes(needed):
-            said = f"this needs a token of the scope {needed}; yours has the scope {given}"
-            raise PermissionDenied(said, code="scope")
+            problem = f"this needs a token of the scope {needed}; yours has the scope {given}"
+            raise PermissionDenied(problem, code="scope")
         note_use(token)
         return user, token
 
