@@ -77,7 +77,7 @@ class AuditFilters:
 
 
 def _day(text: str) -> datetime | None:
-    """Beginning of a day in UTC; None for what is no date."""
+    """Beginning of a day in UTC; None for a text that is no date."""
     try:
         return datetime.combine(date.fromisoformat(text), time(), UTC)
     except ValueError:

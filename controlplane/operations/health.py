@@ -56,6 +56,7 @@ def readyz(request: HttpRequest) -> JsonResponse:
 
 
 def _outcome(check: Callable[[], str]) -> str:
+    """Outcome of a check: "ok", or the problem."""
     try:
         return check()
     except Exception as error:  # whatever keeps a part from answering is the answer
@@ -63,6 +64,7 @@ def _outcome(check: Callable[[], str]) -> str:
 
 
 def _database() -> str:
+    """Outcome of a query, or the reason why nothing can be saved."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
         if cursor.fetchone() != (1,):

@@ -298,6 +298,7 @@ def _unhealthy_gpus(names: Mapping[int, str]) -> Metric:
 
 
 def _implausible(names: Mapping[int, str]) -> CounterMetricFamily:
+    """Figures that were dropped, by cluster and name."""
     text = "Figures of nodes that cannot be, and are dropped"
     counter = CounterMetricFamily("loadmaster_implausible", text, labels=["cluster", "figure"])
     rows = ImplausibleFigure.objects.order_by().values_list("node__cluster", "name")

@@ -105,8 +105,8 @@ def _resolved(user: User, asked: Mapping[str, Any], team: Team | None) -> Resolv
 
     # 1. The workload. A live one is that of the live cluster unless it names another one.
     if isinstance(workload, Mapping):
-        is_live_cluster = isinstance(cluster, Mapping) and "live" in cluster
-        if is_live_cluster and workload.get("type") in LIVE:
+        is_live = workload.get("type") in LIVE
+        if is_live and isinstance(cluster, Mapping) and "live" in cluster:
             workload = {"cluster": cluster["live"], **workload}
         study["workload"] = _workload(user, workload, team)
         if workload.get("type") == "history":
@@ -136,6 +136,7 @@ def _read(written: Mapping[str, Any], asked: Mapping[str, Any]) -> Resolved:
 def _cluster(
     user: User, spec: Mapping[str, Any], start_s: float | None, team: Team | None
 ) -> Mapping[str, Any]:
+    """Check a cluster file, or write a live cluster out. StudyError."""
     if is_accasim(spec):
         try:
             spec = cluster_of_accasim(spec)

@@ -1,4 +1,4 @@
-"""Services on simulations: create, cancel, delete, share. RoleRefused for who may not change it."""
+"""Services on simulations: create, cancel, delete, share. RoleRefused if the user may not."""
 
 import secrets
 from collections.abc import Mapping

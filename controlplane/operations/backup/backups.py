@@ -187,6 +187,7 @@ def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def _read_manifest(archive: tarfile.TarFile) -> Manifest:
+    """Manifest of a backup; BackupError if it is none, or of another format."""
     try:
         member = archive.extractfile("manifest.json")
         fields: dict[str, Any] = json.load(member) if member else {}

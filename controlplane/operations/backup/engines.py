@@ -347,6 +347,7 @@ def _copy(source: Path, target: Path) -> None:
 
 @contextmanager
 def _sqlite(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a SQLite file within; BackupError for its errors."""
     database = sqlite3.connect(str(path), timeout=60)
     try:
         yield database

@@ -204,6 +204,7 @@ class StudyForm(TypedForm):
         return read_yaml("cluster", typed["cluster_yaml"])
 
     def _policies(self) -> list[dict[str, Any]]:
+        """Ticked policies with their parameters. StudyDocumentError if there is none."""
         chosen: list[dict[str, Any]] = []
         for policy in self.policies():
             if not policy.ticked:

@@ -110,6 +110,7 @@ class StudyProcess:
         return self.status
 
     def _receive(self, message: dict[str, Any]) -> None:
+        """Take the status from a message of the process."""
         progress = self.status.progress
         if "error" in message:
             error = str(message["error"]) or "it failed"

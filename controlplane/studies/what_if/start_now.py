@@ -143,6 +143,7 @@ class Trial:
             decisions.result(max(0.0, deadline_s - time.monotonic()))
 
     def _decide_all(self, deadline_s: float) -> None:
+        """Decide about each change; the pool's thread goes on after the deadline."""
         self.changes += self.offered
         for change in self.changes:
             if time.monotonic() >= deadline_s:

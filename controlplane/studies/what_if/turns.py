@@ -57,6 +57,7 @@ class Turns:
         return self._turn.acquire(timeout=patience_s)
 
     def _enter(self, user: int) -> None:
+        """Count a question. BusyError if the user, or all together, ask too many."""
         with self._lock:
             if self._asking[user] >= EACH:
                 text = f"{EACH} questions of yours are being answered, the most of one user"

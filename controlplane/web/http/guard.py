@@ -52,6 +52,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        """Parse data; refuse it if the head grows too large before it is whole."""
         if self._refused:
             return
         super().data_received(data)

@@ -50,7 +50,7 @@ class ReservedFile(MmapedDict):
 
 
 def _reserve(path: Path) -> None:
-    """Create the file, or fill the holes of an older one; whoever reads sees it whole or not."""
+    """Create the file whole, or fill the holes of an older one, before anybody reads it."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     new = path if path.exists() else path.with_suffix(".new")
     with new.open("ab") as file:

@@ -79,12 +79,12 @@ LONGEST_NUMBER = 100
 
 
 class BoundedPagination(LimitOffsetPagination):
-    """DRF's limit and offset pages with bounded numbers; what is no number is refused."""
+    """DRF's limit and offset pages with bounded numbers; anything but a number is refused."""
 
     max_limit = 1000
 
     def get_limit(self, request: Request) -> int:
-        """Rows of a page, at most `max_limit` whatever is asked for."""
+        """Rows of a page, at most `max_limit`."""
         limit = _number(request, "limit", least=1) or self.default_limit
         return min(limit or self.max_limit, self.max_limit)
 
