@@ -155,7 +155,7 @@ def _differences(
     waiting = {entry.job: entry for entry in explained(plan, snapshot)}
     result = []
     for change in differences(plan, snapshot):
-        job, _ = key_of(change)
+        job, _purpose, _copy = key_of(change)
         is_visible = job in names
         why = ""
         if is_visible and job in waiting:
