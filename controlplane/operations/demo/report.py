@@ -2,6 +2,7 @@
 
 import os
 import platform
+from collections.abc import Mapping
 from datetime import datetime
 from statistics import median
 from typing import Any
@@ -96,7 +97,7 @@ def _summary(jobs: list[dict[str, Any]], rounds: QuerySet[Round]) -> dict[str, A
     }
 
 
-def _devices_of(placement: dict[str, Any]) -> list[str]:
+def _devices_of(placement: Mapping[str, Any]) -> list[str]:
     return [slot["device"] for slot in placement["slots"]]
 
 

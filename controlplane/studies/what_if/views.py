@@ -256,7 +256,7 @@ def _tone(now: float | None, then: float | None) -> str:
 
 def _drawn_nodes(answer: WhatIf) -> Sequence[Any]:
     """Nodes that the charts show, by name; if there are too many, those in use come first."""
-    used = set()
+    used: set[str] = set()
     for stretch in (*answer.current.stretches, *answer.proposed.stretches):
         used.update(rank.node for rank in stretch.placement.ranks)
     nodes = sorted(answer.snapshot.nodes, key=lambda node: (node.id not in used, node.name))
