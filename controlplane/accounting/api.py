@@ -13,10 +13,11 @@ from rest_framework.response import Response
 
 from clusters.models import Cluster
 from controlplane.accounting.costs import CostRow, Costs
-from controlplane.accounting.query import BY, PERIODS, CostQueryError, asked_of, read_query
+from controlplane.accounting.query import BY, PERIODS, CostQueryError, fields_of, read_query
 from controlplane.web.rest.strict import StrictView
 
 MOST_ROWS = 1000
+"""Groups in one answer."""
 
 
 class MoneyField(serializers.DecimalField):
@@ -90,15 +91,14 @@ class CostsView(StrictView):
     )
     def get(self, request: Request) -> Response:
         """Sum up the energy and cost of a time by hour, day, node, team or job."""
-        asked = asked_of(request.query_params)
-        cluster = _cluster(asked["cluster"])
+        fields = fields_of(request.query_params)
+        cluster = _cluster(fields["cluster"])
         try:
-            query = read_query(cluster, asked, timezone.now())
+            query = read_query(cluster, fields, timezone.now())
         except CostQueryError as error:
             raise ValidationError({error.field: [str(error)]}) from error
-        user = cast(User, request.user)
-        found = Costs(user, query)
-        rows = found.rows[: MOST_ROWS + 1]
+        costs = Costs(cast(User, request.user), query)
+        rows = costs.rows[: MOST_ROWS + 1]  # one more tells whether there are more
         body = {
             "cluster": cluster.name,
             "currency": cluster.currency,
@@ -108,12 +108,13 @@ class CostsView(StrictView):
             "by": query.by,
             "rows": rows[:MOST_ROWS],
             "more": len(rows) > MOST_ROWS,
-            "total": found.total,
+            "total": costs.total,
         }
         return Response(CostsSerializer(body).data)
 
 
 def _cluster(name: str) -> Cluster:
+    """Cluster of this name; the only one if the name is empty. Http404, ValidationError."""
     if name:
         return get_object_or_404(Cluster, name=name)
     clusters = list(Cluster.objects.all()[:2])

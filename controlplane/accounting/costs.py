@@ -5,10 +5,9 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, time
+from datetime import date, datetime, time
 from decimal import Decimal
 from functools import cached_property
-from itertools import groupby
 from typing import Any, overload
 from uuid import UUID
 
@@ -25,39 +24,63 @@ from jobs.selectors import teams_of
 from policies.contract.snapshot import Purpose
 
 SECONDS_PER_HOUR = 3600.0
-_KEYS = {
+_GROUP_FIELDS = {
     "hour": ("hour",),
     "day": ("hour",),
     "node": ("node_id",),
     "team": ("team_id",),
     "job": ("job__name", "job_id", "team__name", "job__user__username"),
 }
+"""Fields of the entries by which each grouping sums up. Days are summed up from hours."""
+
 _NAMED: dict[str, type[Node | Team]] = {"node": Node, "team": Team}
 """Groups whose names are read after their sums: a join would read a name for each entry."""
 
 SEE_ALL = "accounting.see_all_costs"
-_SUMS = (
-    "gpu_s", "measured_kwh", "modelled_kwh", "rest_kwh", "facility_kwh", "emissions_g",
-    "predicted_kwh", "cost", "measured_cost",
-    "predicted_cost",
-)  # fmt: skip
+"""Permission to see the costs of every team."""
 
-_PARTS = ("compared_cost", "profiling_kwh", "profiling_cost")
+_SUMMED = (
+    "gpu_s",
+    "measured_kwh",
+    "modelled_kwh",
+    "rest_kwh",
+    "facility_kwh",
+    "emissions_g",
+    "cost",
+    "measured_cost",
+)
+"""Fields of the entries that are summed up."""
+
+_SUMMED_IF_PREDICTED = ("predicted_kwh", "predicted_cost")
+"""Fields of which there is a sum only if an entry has a prediction."""
+
+_SUMMED_IN_PART = ("compared_cost", "profiling_kwh", "profiling_cost")
+"""Sums over some of the entries."""
+
 _ENERGIES = (
-    "gpu_h", "measured_kwh", "modelled_kwh", "rest_kwh", "facility_kwh", "emissions_kg",
+    "gpu_h",
+    "measured_kwh",
+    "modelled_kwh",
+    "rest_kwh",
+    "facility_kwh",
+    "emissions_kg",
     "profiling_kwh",
-)  # fmt: skip
+)
 _AMOUNTS = ("cost", "measured_cost", "compared_cost", "profiling_cost")
+"""Figures of rows that are numbers, and those that are money."""
 
 JOBS_AT_ONCE = 500
 """Jobs of which an export reads the sums at once."""
 
+UUID_BYTES = 16
+
 
 @dataclass(frozen=True, slots=True)
 class CostRow:
-    """Sum of IT kWh (but for `facility_kwh`); `compared_cost`: billed where predicted.
+    """Sum over the entries of a group; kWh are IT energy except `facility_kwh`.
 
-    `profiling_kwh` and `profiling_cost` are the part of dedicated profile runs.
+    `compared_cost`: the billed cost of what has a prediction. `profiling_kwh` and `profiling_cost`
+    are the part of dedicated profile runs.
     """
 
     name: str
@@ -87,8 +110,8 @@ class CostRow:
     @property
     def measured_share(self) -> float:
         """Measured fraction of the GPUs' energy, 0 to 1."""
-        gpus = self.measured_kwh + self.modelled_kwh
-        return self.measured_kwh / gpus if gpus else 0.0
+        gpus_kwh = self.measured_kwh + self.modelled_kwh
+        return self.measured_kwh / gpus_kwh if gpus_kwh else 0.0
 
     @property
     def off(self) -> float | None:
@@ -108,51 +131,65 @@ def visible_entries(user: User | AnonymousUser, query: CostQuery) -> QuerySet[En
     entries = EnergyEntry.objects.filter(
         cluster=query.cluster, hour__gte=query.since, hour__lt=query.until
     )
-    return entries if sees_all_costs(user) else entries.filter(team__in=teams_of(user))
+    if sees_all_costs(user):
+        return entries
+    return entries.filter(team__in=teams_of(user))
 
 
 class Costs:
     """Sums of a query that a user may see: rows by group, and their total.
 
-    Rows are by time, else the highest cost first. Those by job are read as far as they are wanted,
-    and at most `most_jobs` of them are there.
+    Rows are in the order of time, others from the highest cost down. Rows of jobs are read as they
+    are wanted, and at most `most_jobs` of them.
     """
 
     def __init__(
         self, user: User | AnonymousUser, query: CostQuery, most_jobs: int | None = None
     ) -> None:
-        self.query, self._entries = query, visible_entries(user, query)
+        self.query = query
+        self._entries = visible_entries(user, query)
         self._most_jobs = most_jobs
 
     @cached_property
     def rows(self) -> Sequence[CostRow]:
         """Rows to be counted, sliced and walked through."""
-        if self.query.by == "job":
+        by = self.query.by
+        if by == "job":
             return JobRows(self.query, self._entries, self._most_jobs)
-        keys = _KEYS[self.query.by]
-        groups = self._entries.order_by().values(*keys).annotate(**_aggregates())
-        if named := _NAMED.get(self.query.by):
-            sums = {group[keys[0]]: group for group in groups}
-            names = named.objects.in_bulk(list(sums))
-            name = f"{self.query.by}__name"
-            found = [_row(self.query, {**sums[key], name: of.name}) for key, of in names.items()]
-            return sorted(found, key=lambda row: (-row.cost, row.name))
-        found = [_row(self.query, group) for group in groups.order_by("hour")]
-        return _by_day(self.query, found) if self.query.by == "day" else found
+        groups = self._entries.order_by().values(*_GROUP_FIELDS[by]).annotate(**_aggregates())
+        named_model = _NAMED.get(by)
+        if named_model is not None:
+            return self._named_rows(named_model, groups)
+        hours = [_row(self.query, group) for group in groups.order_by("hour")]
+        return _by_day(self.query, hours) if by == "day" else hours
+
+    def _named_rows(
+        self, model: type[Node | Team], groups: Iterable[dict[str, Any]]
+    ) -> list[CostRow]:
+        """Rows of nodes or teams, with their names, the highest cost first."""
+        key_field = f"{self.query.by}_id"
+        name_field = f"{self.query.by}__name"
+        groups_by_key = {group[key_field]: group for group in groups}
+        rows = []
+        for key, named in model.objects.in_bulk(list(groups_by_key)).items():
+            rows.append(_row(self.query, {**groups_by_key[key], name_field: named.name}))
+        return sorted(rows, key=lambda row: (-row.cost, row.name))
 
     @cached_property
     def total(self) -> CostRow:
         """Sum of all rows."""
         if isinstance(self.rows, JobRows):
-            return _row(self.query, {"total": None, **self._entries.aggregate(**_aggregates())})
-        return _added(self.rows, "total")
+            return _row(self.query, self._entries.aggregate(**_aggregates()))
+        return _sum_of(self.rows, "total")
 
 
 class JobRows(Sequence[CostRow]):
     """Rows of jobs, `most` of the highest cost first: a page of them costs little."""
 
     def __init__(self, query: CostQuery, entries: QuerySet[EnergyEntry], most: int | None) -> None:
-        self._query, self._entries, self._most = query, entries, most
+        self._query = query
+        self._entries = entries
+        self._most = most
         jobs = entries.order_by().values("job_id").annotate(sum_cost=Sum("cost"))
         self._jobs = jobs.order_by("-sum_cost", "job_id")[:most]
 
@@ -160,64 +197,78 @@ class JobRows(Sequence[CostRow]):
         return self._entries.order_by().values("job_id").distinct()[: self._most].count()
 
     @overload
-    def __getitem__(self, place: int) -> CostRow: ...
+    def __getitem__(self, index: int) -> CostRow: ...
 
     @overload
-    def __getitem__(self, place: slice) -> Sequence[CostRow]: ...
+    def __getitem__(self, index: slice) -> Sequence[CostRow]: ...
 
-    def __getitem__(self, place: int | slice) -> CostRow | Sequence[CostRow]:
-        if isinstance(place, int):
-            return self._of([self._jobs[place]["job_id"]])[0]
-        return self._of([group["job_id"] for group in self._jobs[place]])
+    def __getitem__(self, index: int | slice) -> CostRow | Sequence[CostRow]:
+        if isinstance(index, int):
+            return self._rows_of([self._jobs[index]["job_id"]])[0]
+        return self._rows_of([group["job_id"] for group in self._jobs[index]])
 
     def __iter__(self) -> Iterator[CostRow]:
-        # The ids at first, 16 bytes each, and no cursor while a client takes its time.
-        ids = b"".join(group["job_id"].bytes for group in self._jobs.iterator())
-        for first in range(0, len(ids), 16 * JOBS_AT_ONCE):
-            some = ids[first : first + 16 * JOBS_AT_ONCE]
-            yield from self._of([UUID(bytes=some[at : at + 16]) for at in range(0, len(some), 16)])
+        # All ids at first, packed, as there may be a million; no cursor stays open while a client
+        # takes its time.
+        packed = b"".join(group["job_id"].bytes for group in self._jobs.iterator())
+        bytes_at_once = UUID_BYTES * JOBS_AT_ONCE
+        for first in range(0, len(packed), bytes_at_once):
+            yield from self._rows_of(_unpacked_ids(packed[first : first + bytes_at_once]))
 
-    def _of(self, jobs: Sequence[UUID]) -> list[CostRow]:
-        groups = self._entries.order_by().filter(job__in=jobs).values(*_KEYS["job"])
-        found = {group["job_id"]: group for group in groups.annotate(**_aggregates())}
-        return [_row(self._query, found[job]) for job in jobs if job in found]
+    def _rows_of(self, jobs: Sequence[UUID]) -> list[CostRow]:
+        """Rows of these jobs in their order, without those that are deleted meanwhile."""
+        groups = self._entries.order_by().filter(job__in=jobs).values(*_GROUP_FIELDS["job"])
+        groups_by_job = {group["job_id"]: group for group in groups.annotate(**_aggregates())}
+        return [_row(self._query, groups_by_job[job]) for job in jobs if job in groups_by_job]
+
+
+def _unpacked_ids(packed: bytes) -> list[UUID]:
+    starts = range(0, len(packed), UUID_BYTES)
+    return [UUID(bytes=packed[start : start + UUID_BYTES]) for start in starts]
 
 
 def _aggregates() -> dict[str, Sum]:
     """Sums by name: 0 without entries, but None where nothing was predicted."""
-    compared = Sum("cost", filter=Q(predicted_cost__isnull=False), default=0)
-    sums = {
-        f"sum_{name}": Sum(name) if name.startswith("predicted") else Sum(name, default=0)
-        for name in _SUMS
-    }
-    profiled = Q(purpose=Purpose.PROFILING)
-    its_kwh = F("measured_kwh") + F("modelled_kwh") + F("rest_kwh")
-    return {
-        **sums,
-        "sum_compared_cost": compared,
-        "sum_profiling_kwh": Sum(its_kwh, filter=profiled, default=0.0),
-        "sum_profiling_cost": Sum("cost", filter=profiled, default=0),
-    }
+    sums = {}
+    for name in _SUMMED:
+        sums[f"sum_{name}"] = Sum(name, default=0)
+    for name in _SUMMED_IF_PREDICTED:
+        sums[f"sum_{name}"] = Sum(name)
+    is_predicted = Q(predicted_cost__isnull=False)
+    is_profiling = Q(purpose=Purpose.PROFILING)
+    it_kwh = F("measured_kwh") + F("modelled_kwh") + F("rest_kwh")
+    sums["sum_compared_cost"] = Sum("cost", filter=is_predicted, default=0)
+    sums["sum_profiling_kwh"] = Sum(it_kwh, filter=is_profiling, default=0.0)
+    sums["sum_profiling_cost"] = Sum("cost", filter=is_profiling, default=0)
+    return sums
 
 
 def _by_day(query: CostQuery, hours: Iterable[CostRow]) -> list[CostRow]:
-    """Sum hours up here, as SQLite would ask Python for the day of each entry."""
-    days = groupby(hours, key=lambda row: row.at.astimezone(query.zone).date() if row.at else None)
-    return [
-        _added(list(of_day), f"{day:%Y-%m-%d}", datetime.combine(day, time(0), query.zone))
-        for day, of_day in days
-        if day
-    ]
+    """Sum hours, which are in order, up by days of the cluster's zone.
+
+    It is done here, as SQLite would ask Python for the day of each entry.
+    """
+    hours_by_day: dict[date, list[CostRow]] = {}
+    for hour in hours:
+        if hour.at is not None:
+            day = hour.at.astimezone(query.zone).date()
+            hours_by_day.setdefault(day, []).append(hour)
+    days = []
+    for day, day_hours in hours_by_day.items():
+        midnight = datetime.combine(day, time(0), query.zone)
+        days.append(_sum_of(day_hours, f"{day:%Y-%m-%d}", midnight))
+    return days
 
 
-def _added(rows: Sequence[CostRow], name: str, at: datetime | None = None) -> CostRow:
-    """Sum of some rows: of a prediction None where none has one."""
+def _sum_of(rows: Sequence[CostRow], name: str, at: datetime | None = None) -> CostRow:
+    """Sum of some rows; its prediction is None if no row has one."""
     predicted_kwh = [row.predicted_kwh for row in rows if row.predicted_kwh is not None]
     predicted_cost = [row.predicted_cost for row in rows if row.predicted_cost is not None]
-    sums: dict[str, Any] = {
-        **{field: sum((getattr(row, field) for row in rows), 0.0) for field in _ENERGIES},
-        **{field: sum((getattr(row, field) for row in rows), Decimal(0)) for field in _AMOUNTS},
-    }
+    sums: dict[str, Any] = {}
+    for figure in _ENERGIES:
+        sums[figure] = sum((getattr(row, figure) for row in rows), 0.0)
+    for figure in _AMOUNTS:
+        sums[figure] = sum((getattr(row, figure) for row in rows), Decimal(0))
     return CostRow(
         name=name,
         at=at,
@@ -228,8 +279,11 @@ def _added(rows: Sequence[CostRow], name: str, at: datetime | None = None) -> Co
 
 
 def _row(query: CostQuery, group: dict[str, Any]) -> CostRow:
-    sums = {name: group[f"sum_{name}"] for name in (*_SUMS, *_PARTS)}
-    gpu_s, emissions_g = sums.pop("gpu_s"), sums.pop("emissions_g")
+    """Row of a group as the database has summed it up."""
+    names = (*_SUMMED, *_SUMMED_IF_PREDICTED, *_SUMMED_IN_PART)
+    sums = {name: group[f"sum_{name}"] for name in names}
+    gpu_s = sums.pop("gpu_s")
+    emissions_g = sums.pop("emissions_g")
     return CostRow(
         name=_name(query, group),
         at=group.get("hour"),
@@ -243,44 +297,49 @@ def _row(query: CostQuery, group: dict[str, Any]) -> CostRow:
 
 
 def _name(query: CostQuery, group: dict[str, Any]) -> str:
+    """Name of a group: its hour, node, job or team; "total" for all entries."""
     if "hour" in group:
         return f"{group['hour'].astimezone(query.zone):%Y-%m-%d %H:%M}"
-    for key in ("node__name", "job__name", "team__name"):
-        if key in group:
-            return str(group[key])
+    for field in ("node__name", "job__name", "team__name"):
+        if field in group:
+            return str(group[field])
     return "total"
 
 
-CSV_COLUMNS = (
-    "name", "team", "user", "job_id", "gpu_hours", "it_kwh", "gpu_measured_kwh", "gpu_modelled_kwh",
-    "rest_of_nodes_modelled_kwh",
-    "facility_kwh", "emissions_kg_co2", "cost", "measured_cost", "predicted_it_kwh",
-    "predicted_cost",
-    "billed_cost_where_predicted", "profiling_it_kwh", "profiling_cost", "currency",
-)  # fmt: skip
-
-
-def csv_line(row: CostRow, currency: str) -> Sequence[object]:
-    """Values of a row for CSV_COLUMNS; empty where nothing was predicted."""
-    return (
-        row.at.isoformat() if row.at else row.name, row.team, row.user, row.job_id, row.gpu_h,
-        row.kwh, row.measured_kwh,
-        row.modelled_kwh, row.rest_kwh, row.facility_kwh, row.emissions_kg, row.cost,
-        row.measured_cost,
-        "" if row.predicted_kwh is None else row.predicted_kwh,
-        "" if row.predicted_cost is None else row.predicted_cost,
-        row.compared_cost, row.profiling_kwh, row.profiling_cost, currency,
-    )  # fmt: skip
-
-
-class _Echo:
-    def write(self, line: str) -> str:
-        return line
+_CSV_COLUMNS = (
+    ("team", "team"),
+    ("user", "user"),
+    ("job_id", "job_id"),
+    ("gpu_hours", "gpu_h"),
+    ("it_kwh", "kwh"),
+    ("gpu_measured_kwh", "measured_kwh"),
+    ("gpu_modelled_kwh", "modelled_kwh"),
+    ("rest_of_nodes_modelled_kwh", "rest_kwh"),
+    ("facility_kwh", "facility_kwh"),
+    ("emissions_kg_co2", "emissions_kg"),
+    ("cost", "cost"),
+    ("measured_cost", "measured_cost"),
+    ("predicted_it_kwh", "predicted_kwh"),
+    ("predicted_cost", "predicted_cost"),
+    ("billed_cost_where_predicted", "compared_cost"),
+    ("profiling_it_kwh", "profiling_kwh"),
+    ("profiling_cost", "profiling_cost"),
+)
+"""(heading, figure of a row) of the columns between the name and the currency."""
 
 
 def csv_of(rows: Iterable[CostRow], currency: str) -> Iterator[str]:
-    """Lines of the file, the header first."""
+    """Lines of the CSV file, the header first; a cell is empty if nothing was predicted."""
     writer = csv.writer(_Echo())
-    yield writer.writerow(CSV_COLUMNS)
+    yield writer.writerow(["name", *(heading for heading, _ in _CSV_COLUMNS), "currency"])
     for row in rows:
-        yield writer.writerow([plain(cell) for cell in csv_line(row, currency)])
+        name = row.at.isoformat() if row.at else row.name
+        figures = [getattr(row, figure) for _, figure in _CSV_COLUMNS]
+        yield writer.writerow([plain(cell) for cell in (name, *figures, currency)])
+
+
+class _Echo:
+    """File whose `write` returns the line, as `writerow` then does."""
+
+    def write(self, line: str) -> str:
+        return line

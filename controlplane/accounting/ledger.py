@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from itertools import pairwise, takewhile
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -29,10 +28,14 @@ from policies.contract.snapshot import PriceInterval
 log = logging.getLogger(__name__)
 
 _PLACES = Decimal("0.00000001")
+"""Decimal places of money in the database."""
+
 EVERY = timedelta(minutes=5)
 """Greatest age of a running assignment's entries."""
+
 AT_ONCE = 5000
 """Assignments of each sort per pass of `meter`."""
+
 BUDGET_S = 3.0
 """Time of a pass: rounds wait for it where a worker is alone."""
 
@@ -44,22 +47,26 @@ def as_money(amount: float) -> Decimal:
 
 def hours(zone: str, from_s: float, to_s: float) -> Iterator[tuple[float, float, float]]:
     """(hour on the zone's clock, from, to) for each hour that [from_s, to_s) touches. Pure."""
-    edges = [from_s]
-    while edges[-1] < to_s:
-        edges.append(min(to_s, _hour_start(zone, edges[-1]) + HOUR_S))
-    for a, b in pairwise(edges):
-        yield _hour_start(zone, a), a, b
+    begin_s = from_s
+    while begin_s < to_s:
+        hour_s = _hour_start(zone, begin_s)
+        end_s = min(to_s, hour_s + HOUR_S)
+        yield hour_s, begin_s, end_s
+        begin_s = end_s
 
 
 def _hour_start(zone: str, at_s: float) -> float:
+    """Beginning of the hour on the zone's clock, in epoch seconds."""
     offset = datetime.fromtimestamp(at_s, ZoneInfo(zone)).utcoffset() or timedelta(0)
     offset_s = offset.total_seconds()
     return (at_s + offset_s) // HOUR_S * HOUR_S - offset_s
 
 
 def _whole_hour(zone: str, hour: datetime) -> datetime:
-    """Return an entry's hour as counted from that moment: where clocks change by half an hour, the
-    hour after a change begins within the one before.
+    """Return the beginning of an entry's hour on the zone's clock at that moment.
+
+    It is earlier than the entry's own where clocks change by half an hour: the hour after such a
+    change begins within the one before.
     """
     return datetime.fromtimestamp(_hour_start(zone, hour.timestamp()), UTC)
 
@@ -68,21 +75,27 @@ def write_entries(
     assignment: Assignment, until: datetime, *, anew: bool = False
 ) -> list[EnergyEntry]:
     """Write entries up to `until`, from their last hour or `anew`; the caller holds the lock."""
-    known = EnergyEntry.objects.filter(assignment=assignment)
-    last = None if anew else known.order_by("-hour").values_list("hour", flat=True).first()
-    since = None if last is None else _whole_hour(assignment.node.cluster.timezone, last)
+    since = None
+    if not anew:
+        written = EnergyEntry.objects.filter(assignment=assignment).order_by("-hour")
+        last_hour = written.values_list("hour", flat=True).first()
+        if last_hour is not None:
+            since = _whole_hour(assignment.node.cluster.timezone, last_hour)
     with transaction.atomic():
-        written = _replace_entries(assignment, until, since)
+        replaced = _replace_entries(assignment, until, since)
         Assignment.objects.filter(pk=assignment.pk).update(metered_until=until)
-    return written
+    return replaced
 
 
 def _replace_entries(
     assignment: Assignment, until: datetime, since: datetime | None
 ) -> list[EnergyEntry]:
+    """Replace the assignment's entries from `since` (None: all) by new ones up to `until`."""
     if assignment.metered_until is not None:
-        known = EnergyEntry.objects.filter(assignment=assignment)
-        (known.filter(hour__gte=since) if since else known).delete()
+        earlier = EnergyEntry.objects.filter(assignment=assignment)
+        if since is not None:
+            earlier = earlier.filter(hour__gte=since)
+        earlier.delete()
     return EnergyEntry.objects.bulk_create(entries(assignment, until, since))
 
 
@@ -91,14 +104,19 @@ def entries(
 ) -> list[EnergyEntry]:
     """Unsaved entries of the assignment from `since` (None: its beginning) to `until`."""
     draw = power_drawn(assignment, until, since)
-    return list(_entries(assignment, draw)) if draw else []
+    return [] if draw is None else list(_entries(assignment, draw))
 
 
 def _entries(assignment: Assignment, draw: PowerDraw) -> Iterator[EnergyEntry]:
-    cluster, job, holding = assignment.node.cluster, assignment.job, draw.holding
-    steps = price_steps(cluster, holding.from_s, holding.to_s)
+    """Unsaved entries of a power draw, one for each hour."""
+    cluster = assignment.node.cluster
+    job = assignment.job
+    holding = draw.holding
+    price_intervals = price_steps(cluster, holding.from_s, holding.to_s)
     for hour_s, from_s, to_s in hours(cluster.timezone, holding.from_s, holding.to_s):
-        prices = [s for s in steps if s.from_s < to_s and s.to_s > from_s]
+        prices = [p for p in price_intervals if p.from_s < to_s and p.to_s > from_s]
+        own = _within(draw.own, from_s, to_s)
+        rest = _within(draw.rest, from_s, to_s)
         yield EnergyEntry(
             assignment=assignment,
             hour=datetime.fromtimestamp(hour_s, UTC),
@@ -108,46 +126,58 @@ def _entries(assignment: Assignment, draw: PowerDraw) -> Iterator[EnergyEntry]:
             team_id=job.team_id,
             purpose=assignment.purpose,
             gpu_s=holding.gpus * (to_s - from_s),
-            **_figures(_within(draw.own, from_s, to_s), _within(draw.rest, from_s, to_s), prices),
-            **_predicted(assignment, prices, from_s, to_s),
+            **_figures(own, rest, prices),
+            **_predicted_figures(assignment, prices, from_s, to_s),
         )
 
 
-def _within(powers: Sequence[PowerStep], from_s: float, to_s: float) -> list[PowerStep]:
-    first = bisect_right(powers, from_s, key=lambda p: p.to_s)
-    inside = takewhile(lambda p: p.from_s < to_s, powers[first:])
-    return [replace(p, from_s=max(p.from_s, from_s), to_s=min(p.to_s, to_s)) for p in inside]
+def _within(steps: Sequence[PowerStep], from_s: float, to_s: float) -> list[PowerStep]:
+    """Parts of the steps, which are in order, between two times."""
+    parts = []
+    first = bisect_right(steps, from_s, key=lambda step: step.to_s)
+    for step in steps[first:]:
+        if step.from_s >= to_s:
+            break
+        part = replace(step, from_s=max(step.from_s, from_s), to_s=min(step.to_s, to_s))
+        parts.append(part)
+    return parts
 
 
 def _figures(
     own: Sequence[PowerStep], rest: Sequence[PowerStep], prices: Sequence[PriceInterval]
 ) -> dict[str, float | Decimal]:
-    measured = _sum((p for p in own if p.measured), prices)
-    modelled = _sum((p for p in own if not p.measured), prices)
-    around = _sum(rest, prices)
-    whole = measured + modelled + around
+    """Energy and cost of an hour by field of its entry: of own GPUs, and of the rest of a node."""
+    measured = _sum((step for step in own if step.measured), prices)
+    modelled = _sum((step for step in own if not step.measured), prices)
+    rest_of_node = _sum(rest, prices)
+    total = measured + modelled + rest_of_node
     return {
         "measured_kwh": measured.kwh,
         "modelled_kwh": modelled.kwh,
-        "rest_kwh": around.kwh,
-        "facility_kwh": whole.facility_kwh,
-        "emissions_g": whole.emissions_g,
-        "cost": as_money(whole.cost),
+        "rest_kwh": rest_of_node.kwh,
+        "facility_kwh": total.facility_kwh,
+        "emissions_g": total.emissions_g,
+        "cost": as_money(total.cost),
         "measured_cost": as_money(measured.cost),
     }
 
 
-def _sum(powers: Iterable[PowerStep], prices: Sequence[PriceInterval]) -> Priced:
-    return sum((priced(p.power_w, p.from_s, p.to_s, prices) for p in powers), Priced())
+def _sum(steps: Iterable[PowerStep], prices: Sequence[PriceInterval]) -> Priced:
+    """Energy of the steps and its cost."""
+    total = Priced()
+    for step in steps:
+        total += priced(step.power_w, step.from_s, step.to_s, prices)
+    return total
 
 
-def _predicted(
+def _predicted_figures(
     assignment: Assignment, prices: Sequence[PriceInterval], from_s: float, to_s: float
 ) -> dict[str, float | Decimal]:
+    """Predicted energy and cost of an hour by field of its entry; nothing without prediction."""
     if assignment.predicted_power_w is None:
         return {}
-    expected = priced(assignment.predicted_power_w, from_s, to_s, prices)
-    return {"predicted_kwh": expected.kwh, "predicted_cost": as_money(expected.cost)}
+    predicted = priced(assignment.predicted_power_w, from_s, to_s, prices)
+    return {"predicted_kwh": predicted.kwh, "predicted_cost": as_money(predicted.cost)}
 
 
 def meter(now: datetime | None = None, *, budget_s: float = BUDGET_S) -> int:
@@ -155,32 +185,40 @@ def meter(now: datetime | None = None, *, budget_s: float = BUDGET_S) -> int:
 
     Return their number. One that cannot be metered holds up no other.
     """
-    now, until_s, done = now or timezone.now(), time.monotonic() + budget_s, 0
-    for pk in takewhile(lambda _: time.monotonic() < until_s, _behind(now)):
+    now = now or timezone.now()
+    until_s = time.monotonic() + budget_s
+    metered = 0
+    for pk in _overdue(now):
+        if time.monotonic() >= until_s:
+            break
         try:
-            done += _meter_one(pk, now)
+            if _meter_one(pk, now):
+                metered += 1
         except OperationalError:  # the database is away, or busy for too long
             raise
         except Exception:  # whatever it is, the others are metered
             log.exception("assignment %s cannot be metered", pk)
-    return done
+    return metered
 
 
-def _behind(now: datetime) -> list[UUID]:
-    """Assignments that are due: those never metered, then by the age of their entries."""
-    taken = Assignment.objects.filter(accepted_at__isnull=False)
-    never = taken.filter(metered_until__isnull=True, accepted_at__lt=now - EVERY)
-    running = taken.filter(state__in=LIVE, metered_until__lt=now - EVERY)
-    due = (never.order_by("accepted_at"), running.order_by("metered_until"))
-    return [pk for found in due for pk in found.values_list("pk", flat=True)[:AT_ONCE]]
+def _overdue(now: datetime) -> list[UUID]:
+    """Assignments whose entries are too old: those never metered, then by the entries' age."""
+    accepted = Assignment.objects.filter(accepted_at__isnull=False)
+    never = accepted.filter(metered_until__isnull=True, accepted_at__lt=now - EVERY)
+    running = accepted.filter(state__in=LIVE, metered_until__lt=now - EVERY)
+    keys = list(never.order_by("accepted_at").values_list("pk", flat=True)[:AT_ONCE])
+    keys += running.order_by("metered_until").values_list("pk", flat=True)[:AT_ONCE]
+    return keys
 
 
 def _meter_one(pk: UUID, now: datetime) -> bool:
+    """Update the entries of an assignment; return False if it is billed already."""
     with transaction.atomic():
         assignment = lock_assignment(pk)
-        if assignment.ended_at and assignment.metered_until:
+        has_ended = assignment.ended_at is not None
+        if has_ended and assignment.metered_until:
             return False
-        write_entries(assignment, assignment.ended_at or now, anew=assignment.ended_at is not None)
+        write_entries(assignment, assignment.ended_at or now, anew=has_ended)
     return True
 
 
@@ -213,6 +251,13 @@ def bill_until(assignment: Assignment, until: datetime) -> Bill:
 
 
 def _bill_of(hours: Sequence[EnergyEntry]) -> Bill:
-    kwh = sum(e.measured_kwh + e.modelled_kwh + e.rest_kwh for e in hours)
-    measured = any(e.measured_kwh for e in hours) and not any(e.modelled_kwh for e in hours)
-    return Bill(kwh, sum((e.cost for e in hours), Decimal(0)), MEASURED if measured else MODELLED)
+    """Sum of an assignment's entries."""
+    energy_kwh = 0.0
+    cost = Decimal(0)
+    for entry in hours:
+        energy_kwh += entry.measured_kwh + entry.modelled_kwh + entry.rest_kwh
+        cost += entry.cost
+    any_measured = any(entry.measured_kwh for entry in hours)
+    any_modelled = any(entry.modelled_kwh for entry in hours)
+    source = MEASURED if any_measured and not any_modelled else MODELLED
+    return Bill(energy_kwh, cost, source)

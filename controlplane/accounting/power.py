@@ -1,10 +1,13 @@
 """IT power of an assignment while its agent holds its devices.
 
-Own GPUs draw the agent's samples, each holding until the next; without samples the type's idle
-watts until the first step, its peak watts from then on. The node's other watts, base_w + (G - g) *
-idle_w, are shared in proportion to GPUs held (ANDREAS). A job without GPUs pays its cores' part of
-base_w; where no GPU is held, such jobs share all by their cores. A shared GPU's watts are split
-evenly among its running jobs (`loadmaster.agent.node.sampling`), without samples by their shares.
+Own GPUs draw the watts of the agent's samples, each of which holds until the next. Without samples
+they draw the type's idle watts until the first step, and its peak watts from then on. The watts of
+a shared GPU are split evenly among its running jobs (`loadmaster.agent.node.sampling`), without
+samples by their shares.
+
+The node's other watts, base_w + (G - g) * idle_w with g of G GPUs held, are shared in proportion to
+GPUs held (ANDREAS). A job without GPUs pays its cores' part of base_w. If no GPU is held, such jobs
+share all of the watts by their cores.
 """
 
 from collections import Counter
@@ -13,6 +16,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby, pairwise
 from math import inf
+from operator import itemgetter
 
 from django.db.models import Q
 
@@ -35,31 +39,35 @@ class PowerStep:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Time of an assignment on its node: its GPUs, each with its share; without any, its cores."""
+    """Time of an assignment on its node, in epoch seconds, and what it holds.
+
+    `shares`: share of each of its GPUs, by device. `cores`: 0 for one with GPUs.
+    """
 
     from_s: float
     to_s: float
-    held: Mapping[object, float]
+    shares: Mapping[object, float]
     cores: float = 0.0
 
     @property
     def gpus(self) -> float:
         """GPUs held, a shared one counted by its share."""
-        return sum(self.held.values())
+        return sum(self.shares.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Time without changes: GPUs `in_use` of the node, and the assignment's `part` of them.
+    """Time in which nothing begins or ends on the node.
 
-    `cores`: of all jobs without GPUs there.
+    `gpus_in_use`: of the node. `own_gpus`: those of the assignment, a shared one by its part.
+    `cores_in_use`: those of all jobs without GPUs.
     """
 
     from_s: float
     to_s: float
-    part: float
-    in_use: int
-    cores: float = 0.0
+    own_gpus: float
+    gpus_in_use: int
+    cores_in_use: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +82,32 @@ class PowerDraw:
 def power_drawn(
     assignment: Assignment, until: datetime, since: datetime | None = None
 ) -> PowerDraw | None:
-    """Watts of the assignment from `since` (None: acceptance) to `until`; None without GPU then."""
-    begin = max(filter(None, (assignment.accepted_at, since)), default=None)
-    if assignment.accepted_at is None or begin is None or until <= begin:
+    """Watts of the assignment from `since` (None: acceptance) to `until`.
+
+    None if it held nothing in that time.
+    """
+    # 1. What it held, and when.
+    if assignment.accepted_at is None:
         return None
-    held = _held(assignment)
-    of_units = assignment.units * assignment.job.cores
-    cores = 0.0 if held else _cores(of_units, assignment.cpu_quota)
-    holding = Holding(begin.timestamp(), until.timestamp(), held, cores)
-    co_tenants = [n for n in _co_tenants(assignment, until) if n.to_s > holding.from_s]
-    intervals = list(_intervals(holding, co_tenants))
-    own = _own_power(assignment, holding, intervals, _samples(assignment, begin, until))
+    begin = assignment.accepted_at
+    if since is not None:
+        begin = max(begin, since)
+    if until <= begin:
+        return None
+    shares = _shares(assignment)
+    cores = 0.0
+    if not shares:
+        cores = _cores(assignment.units * assignment.job.cores, assignment.cpu_quota)
+    holding = Holding(begin.timestamp(), until.timestamp(), shares, cores)
+
+    # 2. The intervals between changes of its co-tenants.
+    co_tenants = _co_tenants(assignment, until)
+    present = [other for other in co_tenants if other.to_s > holding.from_s]
+    intervals = list(_intervals(holding, present))
+
+    # 3. Its own GPUs' power, and its part of the rest of the node's.
+    samples = _samples(assignment, begin, until)
+    own = _own_power(assignment, holding, intervals, samples)
     return PowerDraw(holding, own, _rest_power(assignment, holding, intervals))
 
 
@@ -106,27 +129,34 @@ def _own_power(
     """Watts of its own GPUs over its holding; the first sample also holds before it."""
     if not samples:
         return list(_modelled_power(assignment, intervals))
-    from_s, to_s = holding.from_s, holding.to_s
-    changes = (min(max(s.at.timestamp(), from_s), to_s) for s in samples[1:])
-    held = zip(pairwise([from_s, *changes, to_s]), samples, strict=True)
-    return [
-        PowerStep(a, b, s.gpu_power_w or 0.0, s.power_source == MEASURED)
-        for (a, b), s in held
-        if b > a
-    ]
+
+    # Each sample holds from its time to that of the next, within the holding.
+    edges = [holding.from_s]
+    for sample in samples[1:]:
+        edges.append(min(max(sample.at.timestamp(), holding.from_s), holding.to_s))
+    edges.append(holding.to_s)
+    steps = []
+    for sample, (from_s, to_s) in zip(samples, pairwise(edges), strict=True):
+        if to_s > from_s:
+            is_measured = sample.power_source == MEASURED
+            steps.append(PowerStep(from_s, to_s, sample.gpu_power_w or 0.0, is_measured))
+    return steps
 
 
 def _modelled_power(assignment: Assignment, intervals: Iterable[Interval]) -> Iterator[PowerStep]:
-    gpu, first_step_s = assignment.node.gpu_type, inf
-    if gpu is None:
+    """Watts of its GPUs by their type: idle until the first step, peak from then on."""
+    gpu_type = assignment.node.gpu_type
+    if gpu_type is None:
         return
+    first_step_s = inf
     if assignment.running_at is not None:
         first_step_s = assignment.running_at.timestamp() + (assignment.setup_s or 0.0)
     for interval in intervals:
-        at_s = min(max(first_step_s, interval.from_s), interval.to_s)
-        idle = PowerStep(interval.from_s, at_s, interval.part * gpu.idle_w)
-        busy = PowerStep(at_s, interval.to_s, interval.part * gpu.peak_w)
-        yield from (step for step in (idle, busy) if step.to_s > step.from_s)
+        busy_s = min(max(first_step_s, interval.from_s), interval.to_s)
+        if busy_s > interval.from_s:
+            yield PowerStep(interval.from_s, busy_s, interval.own_gpus * gpu_type.idle_w)
+        if interval.to_s > busy_s:
+            yield PowerStep(busy_s, interval.to_s, interval.own_gpus * gpu_type.peak_w)
 
 
 def _rest_power(
@@ -134,53 +164,83 @@ def _rest_power(
 ) -> list[PowerStep]:
     """Watts of its part of the rest of the node, which changes with co-tenants."""
     node = assignment.node
-    total, idle_w = (node.devices.count(), node.gpu_type.idle_w) if node.gpu_type else (0, 0.0)
-    steps = list[PowerStep]()
-    for p in intervals:
-        idle = max(0, total - p.in_use) * idle_w
-        steps.append(PowerStep(p.from_s, p.to_s, _part_of_rest(node, idle, holding.cores, p)))
+    device_count = 0
+    idle_w = 0.0
+    if node.gpu_type:
+        device_count = node.devices.count()
+        idle_w = node.gpu_type.idle_w
+    steps = []
+    for interval in intervals:
+        all_idle_w = max(0, device_count - interval.gpus_in_use) * idle_w
+        power_w = _part_of_rest(node, all_idle_w, holding.cores, interval)
+        steps.append(PowerStep(interval.from_s, interval.to_s, power_w))
     return steps
 
 
-def _part_of_rest(node: Node, idle_w: float, cores: float, p: Interval) -> float:
-    """Watts of the part of a holding with so many cores and no GPU, or with its part of GPUs."""
-    if not p.in_use:
-        return (node.base_w + idle_w) * cores / p.cores if p.cores else 0.0
-    by_cores_w = node.base_w * min(1.0, p.cores / node.cores) if node.cores else 0.0
+def _part_of_rest(node: Node, idle_w: float, cores: float, interval: Interval) -> float:
+    """Watts that a holding pays for the rest of the node: base watts and `idle_w` of idle GPUs.
+
+    `cores`: those of a holding without GPUs, else 0.
+    """
+    # 1. Without GPUs in use, jobs share all by their cores.
+    if not interval.gpus_in_use:
+        if not interval.cores_in_use:
+            return 0.0
+        return (node.base_w + idle_w) * cores / interval.cores_in_use
+
+    # 2. Else jobs without GPUs pay their cores' part of the base watts, and the others the rest.
+    by_cores_w = 0.0
+    if node.cores:
+        by_cores_w = node.base_w * min(1.0, interval.cores_in_use / node.cores)
     if cores:
-        return by_cores_w * cores / p.cores
-    return (node.base_w - by_cores_w + idle_w) * p.part / p.in_use
+        return by_cores_w * cores / interval.cores_in_use
+    by_gpus_w = node.base_w - by_cores_w + idle_w
+    return by_gpus_w * interval.own_gpus / interval.gpus_in_use
 
 
 def _intervals(holding: Holding, co_tenants: Sequence[Holding]) -> Iterator[Interval]:
     """Intervals of the holding, cut at changes of co-tenants."""
-    edges = {e for n in co_tenants for e in (n.from_s, n.to_s) if holding.from_s < e < holding.to_s}
-    for a, b in pairwise(sorted({holding.from_s, holding.to_s, *edges})):
-        shares, cores = Counter(holding.held), holding.cores
+    edges = {holding.from_s, holding.to_s}
+    for other in co_tenants:
+        for edge_s in (other.from_s, other.to_s):
+            if holding.from_s < edge_s < holding.to_s:
+                edges.add(edge_s)
+    for from_s, to_s in pairwise(sorted(edges)):
+        # The shares of each GPU may sum to less or more than 1: its parts are in proportion.
+        shares = Counter(holding.shares)
+        cores = holding.cores
         for other in co_tenants:
-            if other.from_s <= a and other.to_s >= b:
-                shares.update(other.held)
+            if other.from_s <= from_s and other.to_s >= to_s:
+                shares.update(other.shares)
                 cores += other.cores
-        part = sum(share / shares[device] for device, share in holding.held.items())
-        yield Interval(a, b, part, len(shares), cores)
+        own_gpus = sum(share / shares[device] for device, share in holding.shares.items())
+        yield Interval(from_s, to_s, own_gpus, len(shares), cores)
 
 
 def _co_tenants(assignment: Assignment, until: datetime) -> Iterator[Holding]:
-    here = Assignment.objects.filter(node=assignment.node_id, accepted_at__lt=until)
-    meanwhile = Q(ended_at=None) | Q(ended_at__gt=assignment.accepted_at)
-    here = here.filter(meanwhile).exclude(pk=assignment.pk)
-    by_cores = here.filter(gpus=0).order_by("pk")
+    """Holdings of the node's other assignments from its acceptance to `until`."""
+    others = Assignment.objects.filter(node=assignment.node_id, accepted_at__lt=until)
+    others = others.filter(Q(ended_at=None) | Q(ended_at__gt=assignment.accepted_at))
+    others = others.exclude(pk=assignment.pk)
+
+    # 1. Those without GPUs.
+    by_cores = others.filter(gpus=0).order_by("pk")
     columns = ("accepted_at", "ended_at", "units", "job__cores", "cpu_quota")
     for accepted_at, ended_at, units, cores, quota in by_cores.values_list(*columns):
         to_s = (ended_at or until).timestamp()
         yield Holding(accepted_at.timestamp(), to_s, {}, _cores(units * cores, quota))
+
+    # 2. Those with GPUs, one row for each of their slots.
     if assignment.node.gpu_type_id is None:
         return
-    others = here.filter(slots__share__gt=0).order_by("pk", "slots__pk")
-    rows = others.values_list("pk", "accepted_at", "ended_at", "slots__device", "slots__share")
-    for (_, accepted_at, ended_at), slots in groupby(rows, key=lambda row: row[:3]):
-        held: dict[object, float] = {device: float(share) for *_, device, share in slots}
-        yield Holding(accepted_at.timestamp(), (ended_at or until).timestamp(), held)
+    by_gpus = others.filter(slots__share__gt=0).order_by("pk", "slots__pk")
+    columns = ("pk", "accepted_at", "ended_at", "slots__device", "slots__share")
+    assignment_of = itemgetter(0, 1, 2)
+    for (_, accepted_at, ended_at), slots in groupby(by_gpus.values_list(*columns), assignment_of):
+        shares: dict[object, float] = {}
+        for *_, device, share in slots:
+            shares[device] = float(share)
+        yield Holding(accepted_at.timestamp(), (ended_at or until).timestamp(), shares)
 
 
 def _cores(cores: float, quota: float | None) -> float:
@@ -188,10 +248,12 @@ def _cores(cores: float, quota: float | None) -> float:
     return max(0.001, cores if quota is None else quota)
 
 
-def _held(assignment: Assignment) -> dict[object, float]:
-    """Devices with its share of each; without slot rows, whole devices as given."""
+def _shares(assignment: Assignment) -> dict[object, float]:
+    """Its share of each of its devices; without rows of slots, whole devices of unknown names."""
     if not assignment.gpus:
         return {}
     slots = assignment.slots.filter(share__gt=0).values_list("device", "share")
-    held: dict[object, float] = {device: float(share) for device, share in slots}
-    return held or {f"unknown {number}": 1.0 for number in range(assignment.gpus)}
+    shares: dict[object, float] = {device: float(share) for device, share in slots}
+    if not shares:
+        shares = {f"unknown {number}": 1.0 for number in range(assignment.gpus)}
+    return shares

@@ -16,14 +16,15 @@ PERIODS = {
     "last-month": "Last month",
 }
 BY = {"hour": "Hour", "day": "Day", "node": "Node", "team": "Team", "job": "Job"}
+"""What costs are summed up by, in words."""
+
+FIELDS = ("cluster", "period", "from", "to", "by")
+"""Fields of a query in an address."""
 
 
-ASKED = ("cluster", "period", "from", "to", "by")
-
-
-def asked_of(given: Mapping[str, str]) -> dict[str, str]:
-    """Fields of a query from an address."""
-    return {name: given.get(name, "").strip() for name in ASKED}
+def fields_of(parameters: Mapping[str, str]) -> dict[str, str]:
+    """Fields of a query from the parameters of an address; empty if left out."""
+    return {name: parameters.get(name, "").strip() for name in FIELDS}
 
 
 class CostQueryError(ValueError):
@@ -52,44 +53,58 @@ def period(name: str, cluster: Cluster, now: datetime) -> tuple[datetime, dateti
     """(since, until) of a named period: the last ones end now, others follow the calendar."""
     zone = ZoneInfo(cluster.timezone)
     today = now.astimezone(zone).date()
-    first = today.replace(day=1)
+    first_of_month = today.replace(day=1)
     match name:
         case "today":
             return _midnight(today, zone), now
-        case "24h" | "7d" | "30d":
-            return now - timedelta(days={"24h": 1, "7d": 7, "30d": 30}[name]), now
+        case "24h":
+            return now - timedelta(days=1), now
+        case "7d":
+            return now - timedelta(days=7), now
+        case "30d":
+            return now - timedelta(days=30), now
         case "month":
-            return _midnight(first, zone), now
+            return _midnight(first_of_month, zone), now
         case "last-month":
-            before = (first - timedelta(days=1)).replace(day=1)
-            return _midnight(before, zone), _midnight(first, zone)
+            first_of_last_month = (first_of_month - timedelta(days=1)).replace(day=1)
+            return _midnight(first_of_last_month, zone), _midnight(first_of_month, zone)
     raise CostQueryError("period", f"must be one of {', '.join(PERIODS)}, not {name[:40]!r}")
 
 
-def read_query(cluster: Cluster, asked: dict[str, str], now: datetime) -> CostQuery:
+def read_query(cluster: Cluster, fields: Mapping[str, str], now: datetime) -> CostQuery:
     """Parse `by`, and `period` or `from`/`to` (days, the last included, or ISO 8601)."""
-    by = asked.get("by") or "team"
+    by = fields.get("by") or "team"
     if by not in BY:
         raise CostQueryError("by", f"must be one of {', '.join(BY)}, not {by[:40]!r}")
-    if not asked.get("from") and not asked.get("to"):
-        since, until = period(asked.get("period") or "7d", cluster, now)
+
+    # 1. A named period, unless days or times are given.
+    from_text = fields.get("from")
+    to_text = fields.get("to")
+    if not from_text and not to_text:
+        since, until = period(fields.get("period") or "7d", cluster, now)
         return CostQuery(cluster, since, until, by)
+
+    # 2. From a day or time on, to another or to now.
     zone = ZoneInfo(cluster.timezone)
-    if not asked.get("from"):
+    if not from_text:
         raise CostQueryError("from", "is missing; give the first day, such as 2026-05-01")
-    since = _moment("from", asked["from"], zone, last=False)
-    until = _moment("to", asked["to"], zone, last=True) if asked.get("to") else now
+    since = _moment("from", from_text, zone, is_last=False)
+    until = _moment("to", to_text, zone, is_last=True) if to_text else now
     if until <= since:
         raise CostQueryError("to", "must be after from")
     return CostQuery(cluster, since, until, by)
 
 
-def _moment(field: str, text: str, zone: ZoneInfo, *, last: bool) -> datetime:
+def _moment(field: str, text: str, zone: ZoneInfo, *, is_last: bool) -> datetime:
+    """Time in UTC of a day's beginning, its end if it is the last, or of a time in the zone."""
     try:
         if len(text) == len("2026-05-01"):
-            return _midnight(date.fromisoformat(text) + timedelta(days=int(last)), zone)
-        found = datetime.fromisoformat(text)
-        return (found if found.tzinfo else found.replace(tzinfo=zone)).astimezone(UTC)
+            day = date.fromisoformat(text)
+            return _midnight(day + timedelta(days=1) if is_last else day, zone)
+        moment = datetime.fromisoformat(text)
+        if not moment.tzinfo:
+            moment = moment.replace(tzinfo=zone)
+        return moment.astimezone(UTC)
     except (ValueError, OverflowError):
         raise CostQueryError(
             field,

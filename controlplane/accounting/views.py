@@ -1,4 +1,6 @@
-from collections.abc import Sequence
+"""Pages of energy and cost."""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, cast
@@ -20,18 +22,13 @@ from django.utils.http import content_disposition_header
 from django.views.decorators.http import require_GET
 
 from clusters.models import Cluster
-from controlplane.accounting.costs import (
-    CostRow,
-    Costs,
-    csv_of,
-    sees_all_costs,
-)
+from controlplane.accounting.costs import CostRow, Costs, csv_of, sees_all_costs
 from controlplane.accounting.query import (
     BY,
     PERIODS,
     CostQuery,
     CostQueryError,
-    asked_of,
+    fields_of,
     read_query,
 )
 from controlplane.web.pages.static_files import PLOTLY_NAME
@@ -39,105 +36,133 @@ from controlplane.web.pages.static_files import PLOTLY_NAME
 PAGE_SIZE = 100
 MOST_JOBS = 10_000
 """Jobs that the pages list; the file has all."""
+
 HOURLY = timedelta(days=3)
 """Longest span that the chart shows by hours; longer ones by days."""
+
 BAR_MS = {"hour": 0.8 * 3_600_000, "day": 0.8 * 86_400_000}
 """Width of a bar; without it, one alone is a fraction of a millisecond wide."""
+
 PARTS = (
     ("measured_kwh", "GPUs, measured", "#2f7f93"),
     ("modelled_kwh", "GPUs, modelled", "#7fb5c2"),
     ("rest_kwh", "rest of the nodes, modelled", "#b9c2cc"),
 )
+"""(figure, words, colour) of the parts of a bar, from below."""
 
 
 @require_GET
 def costs(request: HttpRequest) -> HttpResponse:
-    user, asked = cast(User, request.user), asked_of(request.GET)
-    cluster = _cluster(asked)
+    """Page of energy and cost, with a table by what the query names."""
+    user = cast(User, request.user)
+    fields = fields_of(request.GET)
+    cluster = _cluster(fields)
     if cluster is None:
         return render(request, "accounting/costs.html", {"cluster": None})
-    query = _query_or_message(request, cluster, asked)
-    encoded = QueryDict(mutable=True)
-    encoded.update({name: value for name, value in asked.items() if value})
-    found = Costs(user, query, MOST_JOBS)
-    page = Paginator(found.rows, PAGE_SIZE).get_page(request.GET.get("page"))
+
+    # 1. The sums. Of the jobs, only the most expensive are listed.
+    query = _query_or_message(request, cluster, fields)
+    sums = Costs(user, query, MOST_JOBS)
+    page = Paginator(sums.rows, PAGE_SIZE).get_page(request.GET.get("page"))
     is_cut = query.by == "job" and page.paginator.count == MOST_JOBS
+
+    # 2. The page. Its links to other pages and the file repeat the query.
+    address = QueryDict(mutable=True)
+    address.update({name: value for name, value in fields.items() if value})
     context = {
-        "cluster": cluster, "clusters": list(Cluster.objects.order_by("name")), "asked": asked,
+        "cluster": cluster,
+        "clusters": list(Cluster.objects.order_by("name")),
+        "asked": fields,
         "periods": PERIODS,
-        "dimensions": BY, "by": query.by, "dimension": BY[query.by], "page": page,
+        "dimensions": BY,
+        "by": query.by,
+        "dimension": BY[query.by],
+        "page": page,
         "rows": page.object_list,
         "most_jobs": f"{MOST_JOBS:,}" if is_cut else "",
-        "total": found.total, "since": query.since.astimezone(query.zone),
+        "total": sums.total,
+        "since": query.since.astimezone(query.zone),
         "until": query.until.astimezone(query.zone),
-        "query": encoded.urlencode(), "all_teams": sees_all_costs(user), "plotly": PLOTLY_NAME,
-    }  # fmt: skip
+        "query": address.urlencode(),
+        "all_teams": sees_all_costs(user),
+        "plotly": PLOTLY_NAME,
+    }
     return render(request, "accounting/costs.html", context)
 
 
 @require_GET
 def costs_figure(request: HttpRequest) -> JsonResponse:
+    """Chart of the query's time as JSON, by hours or days."""
     query = _query_or_404(request)
-    query = replace(query, by="hour" if query.until - query.since <= HOURLY else "day")
+    is_short = query.until - query.since <= HOURLY
+    query = replace(query, by="hour" if is_short else "day")
     rows = Costs(cast(User, request.user), query).rows
     return JsonResponse(figure(list(rows), query.by))
 
 
 @require_GET
 def costs_csv(request: HttpRequest) -> StreamingHttpResponse:
+    """Download of all rows as CSV."""
     query = _query_or_404(request)
-    lines = csv_of(Costs(cast(User, request.user), query).rows, query.cluster.currency)
-    name = f"costs-{query.cluster.name}-by-{query.by}-{query.since:%Y%m%d}-{query.until:%Y%m%d}.csv"
+    rows = Costs(cast(User, request.user), query).rows
+    span = f"{query.since:%Y%m%d}-{query.until:%Y%m%d}"
+    name = f"costs-{query.cluster.name}-by-{query.by}-{span}.csv"
     disposition = content_disposition_header(as_attachment=True, filename=name) or "attachment"
     return StreamingHttpResponse(
-        lines, content_type="text/csv; charset=utf-8", headers={"Content-Disposition": disposition}
+        csv_of(rows, query.cluster.currency),
+        content_type="text/csv; charset=utf-8",
+        headers={"Content-Disposition": disposition},
     )
 
 
-def _cluster(asked: dict[str, str]) -> Cluster | None:
+def _cluster(fields: Mapping[str, str]) -> Cluster | None:
+    """Cluster that the query names, else the first one; None if there is none."""
     clusters = Cluster.objects.order_by("name")
-    return clusters.filter(name=asked["cluster"]).first() or clusters.first()
+    return clusters.filter(name=fields["cluster"]).first() or clusters.first()
 
 
-def _query_or_message(request: HttpRequest, cluster: Cluster, asked: dict[str, str]) -> CostQuery:
+def _query_or_message(
+    request: HttpRequest, cluster: Cluster, fields: Mapping[str, str]
+) -> CostQuery:
+    """Query of these fields; if one is wrong, a message and the default query."""
     try:
-        return read_query(cluster, asked, timezone.now())
+        return read_query(cluster, fields, timezone.now())
     except CostQueryError as error:
         messages.error(request, f"{error.field}: {error}. Shown instead: the last 7 days by team.")
         return read_query(cluster, {}, timezone.now())
 
 
 def _query_or_404(request: HttpRequest) -> CostQuery:
-    asked = asked_of(request.GET)
-    cluster = _cluster(asked)
+    fields = fields_of(request.GET)
+    cluster = _cluster(fields)
     if cluster is None:
         raise Http404("there is no cluster")
     try:
-        return read_query(cluster, asked, timezone.now())
+        return read_query(cluster, fields, timezone.now())
     except CostQueryError as error:
         raise Http404(f"{error.field}: {error}") from error
 
 
 def figure(rows: Sequence[CostRow], by: str) -> dict[str, Any]:
     """Plotly's {data, layout}: stacked bars of measured and modelled kWh, and the prediction."""
-    at = [row.name for row in rows]
-    bars = [
-        {
+    times = [row.name for row in rows]
+    bars = []
+    for figure_name, words, colour in PARTS:
+        bar = {
             "type": "bar",
             "name": words,
-            "x": at,
-            "y": [getattr(row, part) for row in rows],
+            "x": times,
+            "y": [getattr(row, figure_name) for row in rows],
             "width": BAR_MS[by],
             "marker": {"color": colour},
             "hovertemplate": "%{y:.3~g} kWh",
         }
-        for part, words, colour in PARTS
-    ]
-    marks = {
+        bars.append(bar)
+    predictions = {
         "type": "scatter",
         "mode": "markers",
         "name": "predicted",
-        "x": at,
+        "x": times,
         "y": [row.predicted_kwh for row in rows],
         "marker": {
             "symbol": "line-ew-open",
@@ -157,4 +182,4 @@ def figure(rows: Sequence[CostRow], by: str) -> dict[str, Any]:
         "xaxis": {"type": "date" if by == "hour" else "category"},
         "yaxis": {"rangemode": "tozero", "ticksuffix": " kWh", "automargin": True},
     }
-    return {"data": [*bars, marks], "layout": layout}
+    return {"data": [*bars, predictions], "layout": layout}

@@ -13,7 +13,7 @@ class AppendOnlyError(TypeError):
 
 
 class Channel(models.TextChoices):
-    """Way by which a change came. CLI: REST by `loadmaster`, as it says of itself."""
+    """Way by which a change came. CLI: REST with the User-Agent of `loadmaster`."""
 
     PAGE = "page"
     REST = "rest", "REST"
@@ -33,16 +33,16 @@ class Entries(models.QuerySet["Entry"]):
 
     def expire(self, before: datetime, most: int) -> int:
         """Delete the oldest rows, `most` at once, from before a moment; return their number."""
-        old = self.filter(at__lt=before).order_by("at").values_list("pk", flat=True)[:most]
-        rows = self.filter(pk__in=list(old))
-        return super(Entries, rows).delete()[0]
+        expired = self.filter(at__lt=before).order_by("at")
+        keys = list(expired.values_list("pk", flat=True)[:most])
+        return super(Entries, self.filter(pk__in=keys)).delete()[0]
 
 
 class Entry(models.Model):
     """Change by a person: who, from where, what, and old and new values, never a secret.
 
-    People, teams and things are kept by name and key, without a reference: they may go, the row
-    stays. `actor` is the name of a user, or on the server's command line "root (system)".
+    People, teams and things are kept by name and key, without a reference: the row stays when they
+    are deleted. `actor` is the name of a user, or on the server's command line "root (system)".
     """
 
     at = models.DateTimeField(default=timezone.now, editable=False)
@@ -84,4 +84,5 @@ class Entry(models.Model):
     @property
     def changes(self) -> Mapping[str, tuple[Any, Any]]:
         """(old, new) by field; None where there was, or is, no value."""
-        return {name: (self.old.get(name), self.new.get(name)) for name in {**self.old, **self.new}}
+        names = dict.fromkeys([*self.old, *self.new])
+        return {name: (self.old.get(name), self.new.get(name)) for name in names}

@@ -15,8 +15,13 @@ HIDDEN = "(hidden)"
 SECRET_WORDS = ("password", "secret", "token", "sha256", "cipher", "digest", "share_key", "value")
 """Parts of the names of fields whose values are not kept, unless a field is one of OPEN."""
 OPEN = frozenset({"value_of_time"})
+"""Fields that only look secret by their name."""
+
 LONGEST = 500
 """Characters of a value that are kept."""
+
+MOST_ITEMS = 50
+"""Items of a list or mapping that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,30 +52,46 @@ def record(
 
 def record_all(changes: Iterable[Change], *, by: User | None = None) -> None:
     """Add the rows of changes by one person in one query."""
-    come = origin(by)
-    Entry.objects.bulk_create(
-        Entry(
-            actor=come.actor, actor_id=come.actor_id, channel=come.channel, address=come.address,
-            action=one.action, thing=(one.name or str(one.thing))[:200],
-            thing_id=str(one.thing.pk)[:64] if isinstance(one.thing, Model) else "",
-            team=str(one.team) if one.team is not None else "",
-            team_id=one.team.pk if one.team is not None else None,
-            old=plain_values(one.old), new=plain_values(one.new),
+    who = origin(by)
+    entries = []
+    for change in changes:
+        entry = Entry(
+            actor=who.actor,
+            actor_id=who.actor_id,
+            channel=who.channel,
+            address=who.address,
+            action=change.action,
+            thing=(change.name or str(change.thing))[:200],
+            old=plain_values(change.old),
+            new=plain_values(change.new),
         )
-        for one in changes
-    )  # fmt: skip
+        if isinstance(change.thing, Model):
+            entry.thing_id = str(change.thing.pk)[:64]
+        if change.team is not None:
+            entry.team = str(change.team)
+            entry.team_id = change.team.pk
+        entries.append(entry)
+    Entry.objects.bulk_create(entries)
 
 
 def record_values(
-    action: str, row: Model, new: Mapping[str, Any], old: Mapping[str, Any] | None = None,
-    *, team: Model | None = None, by: User | None = None,
-) -> None:  # fmt: skip
+    action: str,
+    row: Model,
+    new: Mapping[str, Any],
+    old: Mapping[str, Any] | None = None,
+    *,
+    team: Model | None = None,
+    by: User | None = None,
+) -> None:
     """Add the row of a change of these fields, if any differs. `old`: none for a new thing."""
-    if old is not None:
-        names = [name for name in new if old.get(name) != new[name]]
-        old, new = {n: old.get(n) for n in names}, {n: new[n] for n in names}
-    if old is None or new:
-        record(action, row, team=team, old=old, new=new, by=by)
+    if old is None:
+        record(action, row, team=team, new=new, by=by)
+        return
+    changed = [name for name in new if old.get(name) != new[name]]
+    if changed:
+        old_values = {name: old.get(name) for name in changed}
+        new_values = {name: new[name] for name in changed}
+        record(action, row, team=team, old=old_values, new=new_values, by=by)
 
 
 def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,9 +110,10 @@ def plain(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, Mapping):
-        return plain_values({str(name): inner for name, inner in list(value.items())[:50]})
+        items = list(value.items())[:MOST_ITEMS]
+        return plain_values({str(name): item for name, item in items})
     if isinstance(value, Manager):
         value = value.all()
     if isinstance(value, list | tuple | set | frozenset | QuerySet):
-        return [plain(inner) for inner in list(value)[:50]]
+        return [plain(item) for item in list(value)[:MOST_ITEMS]]
     return str(value)[:LONGEST]

@@ -27,6 +27,8 @@ PAGE_SIZE = 50
 MOST_LISTED = 10_000
 """Rows that the page counts; the export has all of them."""
 CHUNK = 500
+"""Rows of a piece of the export."""
+
 COLUMNS = (
     "at", "actor", "channel", "address", "action", "thing", "thing_id", "team", "old", "new",
 )  # fmt: skip
@@ -46,28 +48,36 @@ class AuditFilters:
 
     @classmethod
     def of(cls, query: QueryDict) -> "AuditFilters":
-        return cls(**{f.name: query.get(f.name, "").strip()[:200] for f in fields(cls)})
+        """Filters of an address."""
+        names = [each.name for each in fields(cls)]
+        return cls(**{name: query.get(name, "").strip()[:200] for name in names})
 
     @property
     def query(self) -> str:
+        """The filters as part of an address."""
         return urlencode({name: value for name, value in asdict(self).items() if value})
 
     def rows(self, entries: QuerySet[Entry]) -> QuerySet[Entry]:
         """Those of these rows that the filters let through."""
-        same = {"actor": self.who, "team": self.team, "channel": self.channel}
-        found = entries.filter(**{name: value for name, value in same.items() if value})
-        if self.action:
-            found = found.filter(Q(action=self.action) | Q(action__startswith=f"{self.action}."))
+        for field, value in (("actor", self.who), ("team", self.team), ("channel", self.channel)):
+            if value:
+                entries = entries.filter(**{field: value})
+        if self.action:  # "job" stands for all actions on jobs
+            is_action = Q(action=self.action) | Q(action__startswith=f"{self.action}.")
+            entries = entries.filter(is_action)
         if self.thing:
-            found = found.filter(Q(thing=self.thing) | Q(thing_id=self.thing))
-        if (since := _day(self.since)) is not None:
-            found = found.filter(at__gte=since)
-        if (until := _day(self.until)) is not None:
-            found = found.filter(at__lt=until + timedelta(days=1))
-        return found
+            entries = entries.filter(Q(thing=self.thing) | Q(thing_id=self.thing))
+        since = _day(self.since)
+        if since is not None:
+            entries = entries.filter(at__gte=since)
+        until = _day(self.until)
+        if until is not None:
+            entries = entries.filter(at__lt=until + timedelta(days=1))
+        return entries
 
 
 def _day(text: str) -> datetime | None:
+    """Beginning of a day in UTC; None for a text that is no date."""
     try:
         return datetime.combine(date.fromisoformat(text), time(), UTC)
     except ValueError:
@@ -75,7 +85,7 @@ def _day(text: str) -> datetime | None:
 
 
 def visible_entries(user: User) -> QuerySet[Entry]:
-    """Rows that a person may read. Raises PermissionDenied for who maintains no team."""
+    """Rows that a person may read. Raises PermissionDenied for people who maintain no team."""
     if is_operator(user):
         return Entry.objects.all()
     teams = list(teams_with(user, TeamRole.MAINTAINER).values_list("pk", flat=True))
@@ -91,35 +101,47 @@ def audit(request: HttpRequest) -> HttpResponse:
     rows = filters.rows(visible_entries(cast(User, request.user)))
     paginator = Paginator(rows, PAGE_SIZE)
     paginator.count = rows.order_by()[:MOST_LISTED].count()
-    page = paginator.get_page(request.GET.get("page"))
-    context = {"page": page, "filters": filters, "query": filters.query}
-    return render(request, "operations/audit.html", {**context, "channels": Channel.choices})
+    context = {
+        "page": paginator.get_page(request.GET.get("page")),
+        "filters": filters,
+        "query": filters.query,
+        "channels": Channel.choices,
+    }
+    return render(request, "operations/audit.html", context)
 
 
 @require_GET
 def audit_csv(request: HttpRequest) -> StreamingHttpResponse:
-    """All rows that the filters let through, oldest first, as they are read."""
-    rows = AuditFilters.of(request.GET).rows(visible_entries(cast(User, request.user)))
+    """Download of all rows that the filters let through, oldest first, read as they are sent."""
+    filters = AuditFilters.of(request.GET)
+    rows = filters.rows(visible_entries(cast(User, request.user)))
     headers = {"Content-Disposition": 'attachment; filename="audit.csv"'}
-    return StreamingHttpResponse(_lines(rows), content_type="text/csv", headers=headers)
+    return StreamingHttpResponse(_csv_pieces(rows), content_type="text/csv", headers=headers)
 
 
-def _lines(rows: QuerySet[Entry]) -> Iterator[str]:
+def _csv_pieces(rows: QuerySet[Entry]) -> Iterator[str]:
     """Yield CSV in pieces, each read by a query of its own: nothing is held between them."""
     yield ",".join(COLUMNS) + "\r\n"
-    last = 0
-    while piece := list(rows.filter(pk__gt=last).order_by("pk")[:CHUNK]):
-        file = StringIO()
-        csv.writer(file).writerows(map(_cells, piece))
-        yield file.getvalue()
-        last = piece[-1].pk
+    last_key = 0
+    while True:
+        entries = list(rows.filter(pk__gt=last_key).order_by("pk")[:CHUNK])
+        if not entries:
+            return
+        piece = StringIO()
+        csv.writer(piece).writerows(_cells(entry) for entry in entries)
+        yield piece.getvalue()
+        last_key = entries[-1].pk
 
 
 def _cells(entry: Entry) -> list[str]:
+    """Cells of a row in the order of COLUMNS."""
     values = {name: getattr(entry, name) for name in COLUMNS}
-    values |= {"at": entry.at.isoformat(), "old": _json(entry.old), "new": _json(entry.new)}
+    values["at"] = entry.at.isoformat()
+    values["old"] = _json(entry.old)
+    values["new"] = _json(entry.new)
     return [str(plain(str(value))) for value in values.values()]
 
 
 def _json(values: object) -> str:
+    """JSON of old or new values; empty if there are none."""
     return json.dumps(values, ensure_ascii=False) if values else ""

@@ -80,6 +80,7 @@ def bootstrap() -> str | None:
 
 
 def _make_admin() -> str | None:
+    """Create the admin; return the one-time password, None if there is an admin already."""
     if User.objects.filter(is_superuser=True).exists():
         return None
     password = secrets.token_urlsafe(12)

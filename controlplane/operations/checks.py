@@ -17,6 +17,7 @@ from jobs.secrets import given_keys
 from loadmaster.files import open_to_others
 
 LONGEST_SOCKET_PATH = 107
+"""Bytes of a path that Linux takes for a Unix socket."""
 
 
 @register(Tags.files)
@@ -24,12 +25,14 @@ def source_tree(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[CheckM
     """Require the pages' templates and static files, which are not in a wheel."""
     base = Path(settings.BASE_DIR)
     missing = [name for name in ("templates", "static") if not (base / name).is_dir()]
+    if not missing:
+        return []
+    words = f"{base} has no folder {' and no folder '.join(missing)}"
     hint = (
         "Run the server from its source tree (pip install -e '.[server]') or from the image; a"
         " wheel is for agents and clients."
     )
-    words = f"{base} has no folder {' and no folder '.join(missing)}"
-    return [Error(words, hint=hint, id="loadmaster.E001")] if missing else []
+    return [Error(words, hint=hint, id="loadmaster.E001")]
 
 
 @register(Tags.security)
@@ -78,35 +81,39 @@ def socket_path(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[CheckM
 @register(Tags.security, deploy=True)
 def servers(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[CheckMessage]:
     """Require PostgreSQL and Redis in production, and a database of its own for the cache."""
-    found: list[CheckMessage] = []
+    warnings: list[CheckMessage] = []
     if connection.vendor == "sqlite":
         hint = (
             "Set DATABASE_URL, postgres://user:password@host/name; SQLite serves the programs of"
             " one machine only."
         )
-        found.append(Warn("The database is SQLite", hint=hint, id="loadmaster.W001"))
+        warnings.append(Warn("The database is SQLite", hint=hint, id="loadmaster.W001"))
     if not settings.REDIS_URL:
         hint = (
             "Set REDIS_URL, redis://host:6379/0; the embedded Valkey serves the programs of one"
             " machine only."
         )
-        found.append(Warn("The broker is the embedded Valkey", hint=hint, id="loadmaster.W002"))
+        warnings.append(Warn("The broker is the embedded Valkey", hint=hint, id="loadmaster.W002"))
     elif settings.CACHES["default"]["LOCATION"] == settings.CELERY_BROKER_URL:
         hint = (
             "Unset LOADMASTER_CACHE_URL, or name another database in it: clearing the cache would"
             " clear the broker's queue."
         )
-        found.append(Warn("Broker and cache share one database", hint=hint, id="loadmaster.W003"))
-    return found
+        warnings.append(
+            Warn("Broker and cache share one database", hint=hint, id="loadmaster.W003")
+        )
+    return warnings
 
 
 @register(Tags.security, deploy=True)
 def access(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[CheckMessage]:
     """Find settings that let in strangers."""
-    found: list[CheckMessage] = []
+    warnings: list[CheckMessage] = []
     if "*" in settings.ALLOWED_HOSTS:
         hint = "Name the hosts that people and agents use, separated by commas."
-        found.append(Warn("ALLOWED_HOSTS lets any host name pass", hint=hint, id="loadmaster.W004"))
+        warnings.append(
+            Warn("ALLOWED_HOSTS lets any host name pass", hint=hint, id="loadmaster.W004")
+        )
     if not os.environ.get("LOADMASTER_SECRETS_KEY"):
         hint = (
             "Set LOADMASTER_SECRETS_KEY (deploy/make-env writes one), then run manage.py"
@@ -115,17 +122,20 @@ def access(app_configs: Sequence[Any] | None, **kwargs: Any) -> list[CheckMessag
         words = (
             "The teams' secrets are encrypted with a key made from SECRET_KEY, and are lost with it"
         )
-        found.append(Warn(words, hint=hint, id="loadmaster.W005"))
-    proxies = [e.strip() for e in os.environ.get("FORWARDED_ALLOW_IPS", "").split(",")]
-    if wrong := [entry for entry in proxies if entry and not _is_network(entry)]:
-        hint = "Name the proxies' addresses or networks, as in 10.0.0.5,172.18.0.0/16."
-        words = f"FORWARDED_ALLOW_IPS: {wrong[0]!r} is no address"
-        found.append(Warn(words, hint=hint, id="loadmaster.W006"))
-    if exposed := next(open_to_others(settings.LOADMASTER_HOME), None):
+        warnings.append(Warn(words, hint=hint, id="loadmaster.W005"))
+    for proxy in os.environ.get("FORWARDED_ALLOW_IPS", "").split(","):
+        entry = proxy.strip()
+        if entry and not _is_network(entry):
+            hint = "Name the proxies' addresses or networks, as in 10.0.0.5,172.18.0.0/16."
+            words = f"FORWARDED_ALLOW_IPS: {entry!r} is no address"
+            warnings.append(Warn(words, hint=hint, id="loadmaster.W006"))
+            break
+    exposed = next(open_to_others(settings.LOADMASTER_HOME), None)
+    if exposed is not None:
         hint = f"Run chmod go-rwx {exposed} as its owner, or name another LOADMASTER_HOME."
         words = f"Other users of this machine have rights to {exposed}"
-        found.append(Warn(words, hint=hint, id="loadmaster.W008"))
-    return found
+        warnings.append(Warn(words, hint=hint, id="loadmaster.W008"))
+    return warnings
 
 
 @register(Tags.staticfiles, deploy=True)

@@ -45,14 +45,18 @@ def healthz(request: HttpRequest) -> JsonResponse:
 def readyz(request: HttpRequest) -> JsonResponse:
     """Return ready (200) or not (503), by check; errors by class only, as it is public."""
     checks = {name: _outcome(check) for name, check in CHECKS.items()}
-    ready = all(outcome == "ok" for outcome in checks.values())
-    status = "ok" if ready else "unavailable"
-    body = {"status": status, "checks": checks, "beat_age_s": _beat_age_s(checks["cache"])}
-    body["clocks"] = _clocks(checks)
-    return JsonResponse(body, status=200 if ready else 503)
+    is_ready = all(outcome == "ok" for outcome in checks.values())
+    body = {
+        "status": "ok" if is_ready else "unavailable",
+        "checks": checks,
+        "beat_age_s": _beat_age_s(checks["cache"]),
+        "clocks": _clocks(checks),
+    }
+    return JsonResponse(body, status=200 if is_ready else 503)
 
 
 def _outcome(check: Callable[[], str]) -> str:
+    """Outcome of a check: "ok", or the problem."""
     try:
         return check()
     except Exception as error:  # whatever keeps a part from answering is the answer
@@ -60,6 +64,7 @@ def _outcome(check: Callable[[], str]) -> str:
 
 
 def _database() -> str:
+    """Outcome of a query, or the reason why nothing can be saved."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
         if cursor.fetchone() != (1,):

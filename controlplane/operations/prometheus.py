@@ -6,7 +6,7 @@ A part that cannot be read is left out, and `loadmaster_database_up` or `_cache_
 import hmac
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from importlib.metadata import version
 from math import inf
@@ -57,75 +57,90 @@ SOON = timedelta(seconds=10)
 """Remaining time below which a live lease is "expiring": its node has missed heartbeats."""
 
 QUANTILES = (0.5, 0.99, 1.0)
-OF_CLUSTER, OF_STATE = ("cluster",), ("cluster", "state")
+"""Quantiles of the ages of heartbeats that are told."""
+
+OF_CLUSTER = ("cluster",)
+OF_STATE = ("cluster", "state")
+"""Labels of metrics."""
+
 _LIVE = sorted(str(state) for state in LIVE)
 
 
 class StateCollector(Collector):
+    """Collector of the state in database and cache."""
+
     def collect(self) -> Iterator[Metric]:
         build = {(version("loadmaster"), connection.vendor): 1.0}
         yield _gauge("build_info", "1, with what runs here", ("version", "database"), build)
         text = "Free bytes on the disk of LOADMASTER_HOME"
         yield _gauge("server_disk_free_bytes", text, (), {(): 1e9 * server_free_gb()})
-        yield from _up("cache", _from_cache)
-        yield from _up("database", _from_database)
+        yield from _if_up("cache", _from_cache)
+        yield from _if_up("database", _from_database)
 
 
-def _up(name: str, read: Any) -> Iterator[Metric]:
+def _if_up(name: str, read: Callable[[], Iterator[Metric]]) -> Iterator[Metric]:
+    """Metrics that are read from a server, after one that tells whether it answers."""
     families: list[Metric] = []
+    is_up = 0
     try:
-        families, up = list(read()), 1
+        families = list(read())
+        is_up = 1
     except (DatabaseError, RedisError) as error:
         log.warning("the metrics of the %s are left out: %s", name, type(error).__name__)
-        up = 0
-    yield _gauge(f"{name}_up", f"Whether the {name} answers", (), {(): up})
+    yield _gauge(f"{name}_up", f"Whether the {name} answers", (), {(): is_up})
     yield from families
 
 
 def _gauge(
     name: str, text: str, labels: Sequence[str], samples: Mapping[Any, float]
 ) -> GaugeMetricFamily:
+    """Gauge with these samples, by the values of its labels."""
     family = GaugeMetricFamily(f"loadmaster_{name}", text, labels=labels)
-    for values, number in samples.items():
-        family.add_metric(values, number)
+    for label_values, number in samples.items():
+        family.add_metric(label_values, number)
     return family
 
 
 def _from_cache() -> Iterator[Metric]:
-    found = cache.get_many([BEAT_KEY, RECONCILE_KEY, ROUNDS_KEY])
+    """Signs of life, clock jumps and counts of rounds."""
+    cached = cache.get_many([BEAT_KEY, RECONCILE_KEY, ROUNDS_KEY])
     texts = {
         BEAT_KEY: ("beat", "beat last ticked"),
         RECONCILE_KEY: ("reconcile", "the last pass of the reconciler ended"),
     }
     for key, (name, text) in texts.items():
-        # Without a sign, as in an emptied cache, an age that raises the alarm until there is one.
-        age_s = sign_age_s(key, found.get(key))
-        told_s = inf if age_s is None else age_s
-        yield _gauge(f"{name}_age_seconds", f"Seconds since {text}", (), {(): told_s})
+        # Without a sign, as in an emptied cache, the age raises the alarm until there is one.
+        age_s = sign_age_s(key, cached.get(key))
+        shown_s = inf if age_s is None else age_s
+        yield _gauge(f"{name}_age_seconds", f"Seconds since {text}", (), {(): shown_s})
     yield from _clock_jumps()
-    yield from _rounds(RoundCounts.known(found.get(ROUNDS_KEY)) or RoundCounts())
+    yield from _rounds(RoundCounts.known(cached.get(ROUNDS_KEY)) or RoundCounts())
 
 
 def _clock_jumps() -> Iterator[Metric]:
-    known, skews = clocks.jumps(), agents_skew_s()
+    """Jumps of the servers' wall clocks, and how far the agents' are ahead."""
+    jumps = clocks.jumps()
     counter = CounterMetricFamily("loadmaster_clock_jumps", "Jumps of servers' wall clocks")
-    counter.add_metric([], known.number if known else 0)
+    counter.add_metric([], jumps.number if jumps else 0)
     yield counter
+    skews = agents_skew_s()
     if skews:
+        least_s, most_s = skews
         text = "Seconds by which agents' clocks are ahead of the server's"
-        ends = dict(zip((("least",), ("most",)), skews, strict=True))
+        ends = {("least",): least_s, ("most",): most_s}
         yield _gauge("agents_clock_skew_seconds", text, ("end",), ends)
 
 
 def _rounds(counts: RoundCounts) -> Iterator[Metric]:
+    """Numbers and durations of the rounds that have ended, by cluster."""
     counters = (
         ("rounds", "Rounds that have ended", "status", counts.statuses),
         ("round_triggers", "Reasons of rounds that have ended", "reason", counts.reasons),
     )
     for name, text, label, numbers in counters:
         counter = CounterMetricFamily(f"loadmaster_{name}", text, labels=["cluster", label])
-        for values, number in sorted(numbers.items()):
-            counter.add_metric(values, number)
+        for label_values, number in sorted(numbers.items()):
+            counter.add_metric(label_values, number)
         yield counter
     histograms = (
         ("round_seconds", "Seconds from a round's snapshot to its end", counts.round_seconds),
@@ -139,112 +154,151 @@ def _rounds(counts: RoundCounts) -> Iterator[Metric]:
 
 
 def _from_database() -> Iterator[Metric]:
+    """State of clusters, jobs, assignments and nodes, and the database's clock."""
     now = timezone.now()
-    clusters = {c.pk: c for c in Cluster.objects.order_by("pk")}
+    clusters = {cluster.pk: cluster for cluster in Cluster.objects.order_by("pk")}
     names = {pk: cluster.name for pk, cluster in clusters.items()}
     yield from _loop(clusters, now)
     yield from _queue(names, now)
     yield from _leases(names, now)
     yield from _nodes(names, now)
     yield _implausible(names)
-    if (skew_s := clocks.database_skew_s()) is not None:
+    skew_s = clocks.database_skew_s()
+    if skew_s is not None:
         text = "Seconds by which the database's clock is ahead of the server's"
         yield _gauge("database_clock_skew_seconds", text, (), {(): skew_s})
 
 
 def _loop(clusters: Mapping[int, Cluster], now: datetime) -> Iterator[Metric]:
-    unanswered = RescheduleEvent.objects.filter(round=None).order_by().values_list("cluster")
-    events = {
-        pk: (number, _age_s(first, now))
-        for pk, number, first in unanswered.annotate(number=Count("pk"), first=Min("created_at"))
-    }
-    applied = [(c.name, c.last_round_at) for c in clusters.values() if c.last_round_at is not None]
-    ages = {(name,): _age_s(at, now) for name, at in applied}
-    held = {(c.name,): int(locks.is_held(c)) for c in clusters.values()}
-    broken = {(c.name,): int(bool(c.broken_policy)) for c in clusters.values()}
-    waiting = {(c.name,): events.get(pk, (0, 0.0))[0] for pk, c in clusters.items()}
-    oldest = {(c.name,): events.get(pk, (0, 0.0))[1] for pk, c in clusters.items()}
+    """State of each cluster's rounds, and its idle GPUs."""
+    # 1. Idle GPUs by cause, as the newest round has counted them.
     idle = Counter[tuple[str, str]]()
-    for name, kept in newest_by_cluster(Cluster.objects.all()).items():
-        for cause, gpus, *_ in (kept or {}).get("gpus", ()):
-            idle[name, str(cause)] += int(gpus)
+    for cluster_name, counts in newest_by_cluster(Cluster.objects.all()).items():
+        for cause, gpus, *_ in (counts or {}).get("gpus", ()):
+            idle[cluster_name, str(cause)] += int(gpus)
     yield _gauge("idle_gpus", "Idle GPUs beside waiting jobs", ("cluster", "cause"), idle)
-    text = "Rescheduling events no round has answered"
+
+    # 2. The last round.
+    ages = {}
+    held = {}
+    broken = {}
+    for cluster in clusters.values():
+        labels = (cluster.name,)
+        if cluster.last_round_at is not None:
+            ages[labels] = _age_s(cluster.last_round_at, now)
+        held[labels] = int(locks.is_held(cluster))
+        broken[labels] = int(bool(cluster.broken_policy))
     yield _gauge("last_round_age_seconds", "Seconds since a round was applied", OF_CLUSTER, ages)
     yield _gauge("round_held", "Whether a round is being held", OF_CLUSTER, held)
-    about = "Whether the policy failed or broke a rule in each of the last rounds"
-    yield _gauge("policy_broken", about, OF_CLUSTER, broken)
+    text = "Whether the policy failed or broke a rule in each of the last rounds"
+    yield _gauge("policy_broken", text, OF_CLUSTER, broken)
+
+    # 3. Events that ask for a round.
+    unanswered = RescheduleEvent.objects.filter(round=None).order_by().values_list("cluster")
+    counted = unanswered.annotate(number=Count("pk"), first=Min("created_at"))
+    waiting = {(cluster.name,): 0 for cluster in clusters.values()}
+    oldest_s = {(cluster.name,): 0.0 for cluster in clusters.values()}
+    for pk, number, first in counted:
+        if pk in clusters:  # else it was made meanwhile
+            labels = (clusters[pk].name,)
+            waiting[labels] = number
+            oldest_s[labels] = _age_s(first, now)
+    text = "Rescheduling events no round has answered"
     yield _gauge("events_waiting", text, OF_CLUSTER, waiting)
-    yield _gauge("oldest_event_age_seconds", "Age of the oldest of them", OF_CLUSTER, oldest)
+    yield _gauge("oldest_event_age_seconds", "Age of the oldest of them", OF_CLUSTER, oldest_s)
 
 
 def _queue(names: Mapping[int, str], now: datetime) -> Iterator[Metric]:
+    """Jobs by state, and the age of the oldest one that is queued."""
     by_state = Job.objects.order_by().values_list("cluster", "state").annotate(number=Count("pk"))
-    found = {(cluster, state): number for cluster, state, number in by_state}
+    numbers = {(cluster, state): number for cluster, state, number in by_state}
     queued = Job.objects.filter(state=JobState.QUEUED).order_by().values_list("cluster")
-    first = dict(queued.annotate(first=Min("submitted_at")))
-    jobs = {
-        (name, state.value): found.get((pk, state.value), 0)
-        for pk, name in names.items()
-        for state in JobState
-    }
-    ages = {(name,): _age_s(first.get(pk, now), now) for pk, name in names.items()}
+    first_submitted = dict(queued.annotate(first=Min("submitted_at")))
+    jobs = {}
+    ages = {}
+    for pk, name in names.items():
+        for state in JobState:
+            jobs[name, state.value] = numbers.get((pk, state.value), 0)
+        ages[(name,)] = _age_s(first_submitted.get(pk, now), now)
     yield _gauge("jobs", "Jobs, ended ones included", OF_STATE, jobs)
     yield _gauge("oldest_waiting_age_seconds", "Age of the oldest queued job", OF_CLUSTER, ages)
 
 
 def _leases(names: Mapping[int, str], now: datetime) -> Iterator[Metric]:
-    lost = AssignmentState.LOST.value
-    held = Assignment.objects.filter(state__in=[*_LIVE, lost]).order_by()
-    ending = Count("pk", filter=Q(lease_expires_at__lt=now + SOON))
-    numbers, late = defaultdict[tuple[int, str], int](int), defaultdict[int, int](int)
-    rows = held.values_list("node__cluster", "state").annotate(number=Count("pk"), late=ending)
-    for cluster, state, number, ends in rows:
+    """Assignments that are live, that are about to lose their lease, and that are lost."""
+    # 1. Their numbers by cluster and state.
+    lost_state = AssignmentState.LOST.value
+    assignments = Assignment.objects.filter(state__in=[*_LIVE, lost_state]).order_by()
+    is_ending = Q(lease_expires_at__lt=now + SOON)
+    by_state = assignments.values_list("node__cluster", "state").annotate(
+        number=Count("pk"), ending=Count("pk", filter=is_ending)
+    )
+    numbers = Counter[tuple[int, str]]()
+    expiring_numbers = Counter[int]()
+    for cluster, state, number, ending in by_state:
         numbers[cluster, state] = number
-        late[cluster] += ends if state in _LIVE else 0
-    live = {(name, state): numbers[pk, state] for pk, name in names.items() for state in _LIVE}
-    soon = {(name,): late[pk] for pk, name in names.items()}
-    gone = {(name,): numbers[pk, lost] for pk, name in names.items()}
+        if state in _LIVE:
+            expiring_numbers[cluster] += ending
+
+    # 2. The metrics, with zeros where there is none.
+    live = {}
+    expiring = {}
+    lost = {}
+    for pk, name in names.items():
+        for state in _LIVE:
+            live[name, state] = numbers[pk, state]
+        expiring[(name,)] = expiring_numbers[pk]
+        lost[(name,)] = numbers[pk, lost_state]
     text = "Leases that end within 10 s, or have ended"
     yield _gauge("leases", "Live assignments", OF_STATE, live)
-    yield _gauge("leases_expiring", text, OF_CLUSTER, soon)
-    yield _gauge("assignments_lost", "Assignments that were given up as lost", OF_CLUSTER, gone)
+    yield _gauge("leases_expiring", text, OF_CLUSTER, expiring)
+    yield _gauge("assignments_lost", "Assignments that were given up as lost", OF_CLUSTER, lost)
 
 
 def _nodes(names: Mapping[int, str], now: datetime) -> Iterator[Metric]:
-    states, heard = defaultdict[tuple[int, str], int](int), defaultdict[int, list[float]](list)
-    free: dict[int, float] = {}
+    """Nodes by state; heartbeats, disks and GPUs of those that are not lost."""
+    # 1. Numbers, ages of heartbeats and the least free disk by cluster.
+    numbers = Counter[tuple[int, str]]()
+    heartbeat_ages_s = defaultdict[int, list[float]](list)
+    least_free_gb: dict[int, float] = {}
     columns = ("cluster", "state", "last_seen_at", "disk_free_gb")
-    for pk, state, seen, free_gb in Node.objects.order_by().values_list(*columns):
-        states[pk, state] += 1
-        if free_gb is not None and state != State.LOST:
-            free[pk] = min(free_gb, free.get(pk, free_gb))
-        if seen is not None and state != State.LOST:
-            heard[pk].append(_age_s(seen, now))
-    nodes = {(name, s.value): states[pk, s.value] for pk, name in names.items() for s in State}
-    ages = {
-        (name, str(quantile)): _quantile(heard[pk], quantile)
-        for pk, name in names.items()
-        for quantile in (QUANTILES if heard[pk] else ())
-    }
-    text = "Age of the last heartbeat of nodes that are not lost"
+    for pk, state, last_seen_at, free_gb in Node.objects.order_by().values_list(*columns):
+        numbers[pk, state] += 1
+        if state == State.LOST:
+            continue
+        if free_gb is not None:
+            least_free_gb[pk] = min(free_gb, least_free_gb.get(pk, free_gb))
+        if last_seen_at is not None:
+            heartbeat_ages_s[pk].append(_age_s(last_seen_at, now))
+
+    # 2. The metrics.
+    nodes = {}
+    ages = {}
+    for pk, name in names.items():
+        for node_state in State:
+            nodes[name, node_state.value] = numbers[pk, node_state.value]
+        if heartbeat_ages_s[pk]:
+            for quantile in QUANTILES:
+                ages[name, str(quantile)] = _quantile(heartbeat_ages_s[pk], quantile)
+    free_bytes = {(names[pk],): 1e9 * gb for pk, gb in least_free_gb.items()}
     yield _gauge("nodes", "Nodes", OF_STATE, nodes)
+    text = "Age of the last heartbeat of nodes that are not lost"
     yield _gauge("heartbeat_age_seconds", text, ("cluster", "quantile"), ages)
-    least = {(names[pk],): 1e9 * gb for pk, gb in free.items()}
     text = "Free bytes on the fullest disk of a node that is not lost"
-    yield _gauge("nodes_disk_free_bytes", text, OF_CLUSTER, least)
+    yield _gauge("nodes_disk_free_bytes", text, OF_CLUSTER, free_bytes)
     yield _unhealthy_gpus(names)
 
 
 def _unhealthy_gpus(names: Mapping[int, str]) -> Metric:
     """Unhealthy GPUs of nodes that are not lost."""
-    ill = Device.objects.filter(healthy=False).exclude(node__state=State.LOST).order_by()
-    counts = dict(ill.values_list("node__cluster").annotate(number=Count("pk")))
+    unhealthy = Device.objects.filter(healthy=False).exclude(node__state=State.LOST).order_by()
+    counts = dict(unhealthy.values_list("node__cluster").annotate(number=Count("pk")))
     numbers = {(name,): counts.get(pk, 0) for pk, name in names.items()}
     return _gauge("gpus_unhealthy", "Unhealthy GPUs of nodes not lost", OF_CLUSTER, numbers)
 
 
 def _implausible(names: Mapping[int, str]) -> CounterMetricFamily:
+    """Figures that were dropped, by cluster and name."""
     text = "Figures of nodes that cannot be, and are dropped"
     counter = CounterMetricFamily("loadmaster_implausible", text, labels=["cluster", "figure"])
     rows = ImplausibleFigure.objects.order_by().values_list("node__cluster", "name")
@@ -254,7 +308,9 @@ def _implausible(names: Mapping[int, str]) -> CounterMetricFamily:
 
 
 def _quantile(values: list[float], quantile: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(quantile * len(values)))]
+    """Value below which so large a fraction of the values lies; the greatest for 1."""
+    index = min(len(values) - 1, int(quantile * len(values)))
+    return sorted(values)[index]
 
 
 def _age_s(moment: datetime, now: datetime) -> float:
@@ -272,9 +328,12 @@ class ScrapeToken(BaseAuthentication):
     """`Authorization: Bearer <LOADMASTER_METRICS_TOKEN>`; works without the database."""
 
     def authenticate(self, request: Request) -> tuple[Scraper, str] | None:
-        given = request.META.get("HTTP_AUTHORIZATION", "").removeprefix("Bearer ").encode()
+        header = request.META.get("HTTP_AUTHORIZATION", "")
+        token = header.removeprefix("Bearer ").encode()
         wanted = settings.METRICS_TOKEN.encode()
-        return (Scraper(), "metrics") if wanted and hmac.compare_digest(given, wanted) else None
+        if not wanted or not hmac.compare_digest(token, wanted):
+            return None
+        return Scraper(), "metrics"
 
     def authenticate_header(self, request: Request) -> str:
         return "Bearer"

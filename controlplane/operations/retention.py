@@ -45,10 +45,14 @@ from profiling.models import PredictedRun, RunTimeGroup
 log = logging.getLogger(__name__)
 
 BATCH = 500
+"""Rows of a batch."""
+
 ASSIGNMENTS_AT_ONCE = 1000
 """Assignments looked for at once; each look passes all that were pruned before."""
 
 SIMULATIONS_AT_ONCE = 20
+"""Simulations of a batch, with their files."""
+
 TURN_S = 1.0
 """Seconds after which a rule lets the next go on, so that each has its share."""
 
@@ -118,24 +122,34 @@ def is_steady(now: datetime) -> bool:
 
 def prune(now: datetime, *, budget_s: float = 60.0, names: tuple[str, ...] = ()) -> dict[str, int]:
     """Delete due data (of named rules, else all) for about `budget_s`; return rows by rule."""
-    until_s, gone = time.monotonic() + budget_s, dict.fromkeys((rule.name for rule in RULES), 0)
-    turns = deque(
-        (rule.name, rule.batches(now - timedelta(days=rule.days)))
-        for rule in RULES
-        if (not names or rule.name in names) and rule.days is not None
-    )
-    while turns and (began_s := time.monotonic()) < until_s:
-        name, batches = turns.popleft()
+    # 1. The rules to apply, each with its batches of rows that are too old.
+    until_s = time.monotonic() + budget_s
+    deleted = {rule.name: 0 for rule in RULES}
+    queue: deque[tuple[str, Iterator[int]]] = deque()
+    for rule in RULES:
+        if names and rule.name not in names:
+            continue
+        days = rule.days
+        if days is not None:
+            queue.append((rule.name, rule.batches(now - timedelta(days=days))))
+
+    # 2. Let them delete by turns until all are through, or the time is over.
+    while queue:
+        began_s = time.monotonic()
+        if began_s >= until_s:
+            break
+        name, batches = queue.popleft()
         with patient():
             for count in batches:
-                gone[name] += count
+                deleted[name] += count
                 if time.monotonic() >= min(began_s + TURN_S, until_s):
-                    turns.append((name, batches))
+                    queue.append((name, batches))
                     break
-    return {name: count for name, count in gone.items() if count}
+    return {name: count for name, count in deleted.items() if count}
 
 
 def _delete(rows: QuerySet[Any]) -> int:
+    """Delete one batch of these rows; return its number."""
     model: type[Model] = rows.model
     keys = list(rows.order_by("pk").values_list("pk", flat=True)[:BATCH])
     if keys:
@@ -144,16 +158,19 @@ def _delete(rows: QuerySet[Any]) -> int:
 
 
 def _snapshots(before: datetime) -> int:
+    """Delete the snapshots of old rounds, whose rows stay."""
     keys = _old_rounds(before, snapshot__isnull=False)
     return Round.objects.filter(pk__in=keys).update(snapshot=None) if keys else 0
 
 
 def _old_rounds(before: datetime, **only: bool) -> list[int]:
+    """Keys of one batch of old rounds that fit `only`, without the newest of each cluster."""
     old = Round.objects.filter(ended_at__lt=before, **only).exclude(pk__in=_newest())
     return list(old.order_by("pk").values_list("pk", flat=True)[:BATCH])
 
 
 def _rounds(before: datetime) -> int:
+    """Delete old rounds with the events that they have answered."""
     keys = _old_rounds(before)
     if keys:
         with transaction.atomic():
@@ -173,6 +190,7 @@ def _simulations(before: datetime) -> int:
 
 
 def _newest() -> list[int]:
+    """Keys of the newest rounds of each cluster."""
     keys: list[int] = []
     for cluster in Cluster.objects.values_list("pk", flat=True):
         rounds = Round.objects.filter(cluster=cluster).order_by("-number")
@@ -181,49 +199,62 @@ def _newest() -> list[int]:
 
 
 def _of_ended_jobs(what: str, *models: type[Any]) -> Batches:
+    """Make the deletion of these models' rows of ended jobs; `what` they are, for the history."""
+
     def batches(before: datetime) -> Iterator[int]:
-        over = Q(state__in=_ENDED, ended_at__lt=before, job__completed_at__lt=before)
+        has_ended = Q(state__in=_ENDED, ended_at__lt=before, job__completed_at__lt=before)
         for model in models:
-            held = Exists(model.objects.filter(assignment=OuterRef("pk")))
-            due = Assignment.objects.filter(held, over).order_by("ended_at")
-            while keys := list(due.values_list("pk", "job")[:ASSIGNMENTS_AT_ONCE]):
-                yield from (_of_assignment(model, *pair, what) for pair in keys)
+            has_rows = Exists(model.objects.filter(assignment=OuterRef("pk")))
+            due = Assignment.objects.filter(has_rows, has_ended).order_by("ended_at")
+            while True:
+                keys = list(due.values_list("pk", "job")[:ASSIGNMENTS_AT_ONCE])
+                if not keys:
+                    break
+                for assignment, job in keys:
+                    yield _delete_of_assignment(model, assignment, job, what)
 
     return batches
 
 
-def _of_assignment(model: type[Any], assignment: UUID, job: UUID, what: str) -> int:
+def _delete_of_assignment(model: type[Any], assignment: UUID, job: UUID, what: str) -> int:
     """Delete all rows of one assignment in batches; note it once in the job's history."""
-    gone = 0
-    while keys := list(
-        model.objects.filter(assignment=assignment).values_list("pk", flat=True)[:BATCH]
-    ):
+    deleted = 0
+    while True:
+        rows = model.objects.filter(assignment=assignment)
+        keys = list(rows.values_list("pk", flat=True)[:BATCH])
+        if not keys:
+            return deleted
         with transaction.atomic():
-            gone += model.objects.filter(pk__in=keys).delete()[0]
-            if gone <= BATCH:
+            is_first = deleted == 0
+            deleted += model.objects.filter(pk__in=keys).delete()[0]
+            if is_first:
                 data = {"what": what, "assignment": str(assignment), "kind": model.__name__}
                 note_job(Job.objects.get(pk=job), "pruned", actor="prune", data=data)
-    return gone
 
 
 def _logins(before: datetime) -> int:
-    return sum(
-        _delete(model.objects.filter(attempt_time__lt=before))
-        for model in (AccessAttempt, AccessFailureLog, AccessLog)
-    )
+    """Delete one batch of old attempts and logs of logins of each kind."""
+    deleted = 0
+    for model in (AccessAttempt, AccessFailureLog, AccessLog):
+        deleted += _delete(model.objects.filter(attempt_time__lt=before))
+    return deleted
 
 
 def _each(batch: Batch) -> Batches:
-    """Batches until one is empty."""
+    """Make the deletion of batches until one is empty."""
 
     def batches(before: datetime) -> Iterator[int]:
-        while count := batch(before):
+        while True:
+            count = batch(before)
+            if not count:
+                return
             yield count
 
     return batches
 
 
 def _expired(model: type[Model], at: str, **only: object) -> Batches:
+    """Make the deletion of a model's rows that fit `only`, by their age since the field `at`."""
     rows = model._default_manager.filter(**only)
     return _each(lambda before: _delete(rows.filter(**{f"{at}__lt": before})))
 
@@ -249,4 +280,5 @@ RULES = (
 
 
 def kept() -> Iterator[tuple[str, float | None]]:
+    """(name, days) of each rule; None for what is kept for ever, 0 for until it expires."""
     return ((rule.name, rule.days) for rule in RULES)

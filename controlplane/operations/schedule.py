@@ -1,7 +1,7 @@
-"""Schedule of beat on the boot clock, and tasks of which only the newest is run.
+"""Schedule of beat on the boot clock, and periodic tasks of which only the newest is run.
 
-Celery's own last runs and expiries are instants of wall clocks: after a jump back beat would send
-nothing for as long, and a worker whose clock is ahead would take every task for expired.
+Celery's own times of last runs and expiries are those of wall clocks. After a jump back beat would
+send nothing for as long, and a worker whose clock is ahead would take every task for expired.
 """
 
 import logging
@@ -21,7 +21,10 @@ from controlplane.web.storage.watch import boot_s
 log = logging.getLogger(__name__)
 
 TICK = "loadmaster_tick"
+"""Header of a task with its tick, a random text."""
+
 KEPT_S = 3600
+"""Seconds for which the newest tick of a task is kept in the cache."""
 
 
 def _boot_time() -> datetime:
@@ -70,6 +73,7 @@ def newest_only(task: Callable[[], None]) -> Callable[[], None]:
 
 
 def _is_old() -> bool:
+    """Return True if beat has sent the current task again since; False if that is not known."""
     request: Any = current_task.request if current_task else None
     tick = request.get(TICK) if request else None
     if tick is None:

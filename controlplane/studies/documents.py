@@ -1,4 +1,4 @@
-"""Studies that users ask for, checked, with live clusters and histories written out.
+"""Studies from users: they are checked, and their live clusters and histories written out.
 
 A study from the network may name no file of the server and run no code: traces come as text,
 policies are the registered ones.
@@ -30,8 +30,15 @@ MOST_RUNS = 200
 MOST_JOBS = 1_000_000
 MOST_NODES = 10_000
 MOST_GPUS = 100_000
-MOST_BANDS, MOST_CLUSTER_DAYS = 48, 400
+MOST_BANDS = 48
+"""Prices or power caps by hour of a cluster file."""
+
+MOST_CLUSTER_DAYS = 400
+"""Days for which a cluster file repeats them."""
+
 MOST_DAYS = 366
+"""Days of a live cluster's history."""
+
 SHORT = 10_000
 """Characters that a web process reads itself; more the nice process, which can be ended."""
 
@@ -43,8 +50,10 @@ class StudyDocumentError(ValueError):
     """Invalid study; `fields` holds messages by field."""
 
     def __init__(self, fields: dict[str, list[str]]) -> None:
-        said = (f"{name}: {message}" for name, found in fields.items() for message in found)
-        super().__init__("; ".join(said))
+        problems = []
+        for name, messages in fields.items():
+            problems += [f"{name}: {message}" for message in messages]
+        super().__init__("; ".join(problems))
         self.fields = fields
 
     def __reduce__(self) -> tuple[type, tuple[dict[str, list[str]]]]:
@@ -53,7 +62,7 @@ class StudyDocumentError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Study to run, packed as it is stored, and its summary: cluster, workload, policies, runs."""
+    """Study to run; `document` is packed as it is stored, `summary` as lists show it."""
 
     name: str
     document: Mapping[str, Any]
@@ -61,9 +70,9 @@ class Resolved:
 
 
 def resolved(user: User, asked: Mapping[str, Any], team: Team | None = None) -> Resolved:
-    """Resolve a user's study, for the members of `team` to read. StudyDocumentError, BusyError.
+    """Check a user's study and write its live parts out. StudyDocumentError, BusyError.
 
-    What is long, or live and so perhaps long, the nice process resolves.
+    With `team` its members read it. A long or live study is resolved by the nice process.
     """
     try:
         if _length(asked) > SHORT or _is_live(asked):
@@ -79,40 +88,55 @@ def resolved(user: User, asked: Mapping[str, Any], team: Team | None = None) -> 
 
 
 def _is_live(asked: Mapping[str, Any]) -> bool:
-    cluster, workload = asked.get("cluster"), asked.get("workload")
-    written_out = isinstance(workload, Mapping) and workload.get("type") in LIVE
-    return written_out or (isinstance(cluster, Mapping) and "live" in cluster)
+    """Return True for a study of which a part is written out from a live cluster."""
+    workload = asked.get("workload")
+    if isinstance(workload, Mapping) and workload.get("type") in LIVE:
+        return True
+    cluster = asked.get("cluster")
+    return isinstance(cluster, Mapping) and "live" in cluster
 
 
 def _resolved(user: User, asked: Mapping[str, Any], team: Team | None) -> Resolved:
-    given, start_s = dict(asked), None
-    if isinstance(workload := given.get("workload"), Mapping):
-        cluster = given.get("cluster")
-        if workload.get("type") in LIVE and isinstance(cluster, Mapping) and "live" in cluster:
+    """Check the study and write its live parts out. StudyError, StudyDocumentError."""
+    study = dict(asked)
+    cluster = asked.get("cluster")
+    workload = asked.get("workload")
+    start_s = None
+
+    # 1. The workload. A live one is that of the live cluster unless it names another one.
+    if isinstance(workload, Mapping):
+        is_live = workload.get("type") in LIVE
+        if is_live and isinstance(cluster, Mapping) and "live" in cluster:
             workload = {"cluster": cluster["live"], **workload}
-        given["workload"] = _workload(user, workload, team)
-        if workload.get("type") == "history":  # at the prices of its first job's submission
-            start_s = min(job["arrival_s"] for job in given["workload"]["jobs"])
-    if isinstance(cluster := given.get("cluster"), Mapping):
-        given["cluster"] = _cluster(user, cluster, start_s, team)
-    return _read(given, asked)
+        study["workload"] = _workload(user, workload, team)
+        if workload.get("type") == "history":
+            # The prices are those from its first job's submission on.
+            start_s = min(job["arrival_s"] for job in study["workload"]["jobs"])
+
+    # 2. The cluster.
+    if isinstance(cluster, Mapping):
+        study["cluster"] = _cluster(user, cluster, start_s, team)
+    return _read(study, asked)
 
 
-def _read(given: Mapping[str, Any], asked: Mapping[str, Any]) -> Resolved:
-    study = Study.of(given)
+def _read(written: Mapping[str, Any], asked: Mapping[str, Any]) -> Resolved:
+    """Parse a study whose live parts are written out; `asked`: as the user gave it."""
+    study = Study.of(written)
     runs = len(study.policies) * len(study.seeds)
     if runs > MOST_RUNS:
-        problem = f"{runs} runs (policies times seeds) are too many here; at most {MOST_RUNS};"
-        problem += f" {FIXED}"
+        problem = (
+            f"{runs} runs (policies times seeds) are too many here; at most {MOST_RUNS}; {FIXED}"
+        )
         raise StudyDocumentError({"seeds": [problem]})
     _try_trace(study)
-    name, document = str(study.document["name"])[:100], pack(study.document)
-    return Resolved(name, document, _summary(study, asked))
+    name = str(study.document["name"])[:100]
+    return Resolved(name, pack(study.document), _summary(study, asked))
 
 
 def _cluster(
     user: User, spec: Mapping[str, Any], start_s: float | None, team: Team | None
 ) -> Mapping[str, Any]:
+    """Check a cluster file, or write a live cluster out. StudyError."""
     if is_accasim(spec):
         try:
             spec = cluster_of_accasim(spec)
@@ -121,50 +145,63 @@ def _cluster(
     if "live" not in spec:
         _check_cluster(spec)
         return spec
-    if extra := sorted(set(spec) - {"live"}):
+    extra = sorted(set(spec) - {"live"})
+    if extra:
         raise StudyError(
             f"cluster.{extra[0]}: cannot be given with `live`, which takes everything from the live"
             " cluster"
         )
-    return cluster_spec(user, _named(spec["live"], "cluster.live"), start_s, team)
+    return cluster_spec(user, _named_cluster(spec["live"], "cluster.live"), start_s, team)
 
 
 def _check_cluster(spec: Mapping[str, Any]) -> None:
-    """Check sizes before anything is built of them."""
-    nodes = [node for node in _items(spec.get("nodes")) if isinstance(node, Mapping)]
-    counts = [(_count(node.get("count", 1)), _count(node.get("gpus", 1))) for node in nodes]
-    gpus = sum(count * gpus for count, gpus in counts)
-    if sum(count for count, _ in counts) > MOST_NODES or gpus > MOST_GPUS:
+    """Check sizes before anything is built of them. StudyError."""
+    # 1. Nodes and their GPUs.
+    node_count = 0
+    gpu_count = 0
+    for node in _items(spec.get("nodes")):
+        if isinstance(node, Mapping):
+            count = _count(node.get("count", 1))
+            node_count += count
+            gpu_count += count * _count(node.get("gpus", 1))
+    if node_count > MOST_NODES or gpu_count > MOST_GPUS:
         most = f"{MOST_NODES:,} nodes with {MOST_GPUS:,} GPUs"
         raise StudyError(f"cluster.nodes: at most {most} are simulated here; {FIXED}")
+
+    # 2. Prices and power caps, which are repeated each day.
     energy = spec.get("energy")
-    by_hour = _items(energy.get("by_hour")) if isinstance(energy, Mapping) else ()
-    bands = max(len(by_hour), len(_items(spec.get("power_caps"))))
+    prices = _items(energy.get("by_hour")) if isinstance(energy, Mapping) else ()
+    caps = _items(spec.get("power_caps"))
+    bands = max(len(prices), len(caps))
     if bands > MOST_BANDS or _count(spec.get("days", 1)) > MOST_CLUSTER_DAYS:
         most = f"{MOST_BANDS} prices or caps by hour for {MOST_CLUSTER_DAYS} days"
         raise StudyError(f"cluster.energy: at most {most} are taken; {FIXED}")
 
 
 def _items(value: object) -> Sequence[Any]:
+    """A list as it is; anything else is refused later and counts as empty."""
     return value if isinstance(value, list | tuple) else ()
 
 
 def _count(value: object) -> int:
+    """A positive number as it is; anything else is refused later and counts as 1."""
     return value if isinstance(value, int) and value > 0 else 1
 
 
 def _workload(user: User, spec: Mapping[str, Any], team: Team | None) -> Mapping[str, Any]:
-    if (of := spec.get("type")) in LIVE:
-        cluster = _named(spec.get("cluster"), "workload.cluster")
+    """Check a workload's type and sizes; write a live one out. StudyError."""
+    workload_type = spec.get("type")
+    if workload_type in LIVE:
+        cluster = _named_cluster(spec.get("cluster"), "workload.cluster")
         return live_workload(user, spec, cluster, team=team)
     for field, most in (("jobs", MOST_JOBS), ("nodes", MOST_NODES)):
-        wanted = spec.get(field)
-        if isinstance(wanted, int) and wanted > most:
-            said = f"must be at most {most:,} here, not {wanted:,}; {FIXED}"
-            raise StudyError(f"workload.{field}: {said}")
-    if not isinstance(of, str) or of not in TYPES:
+        number = spec.get(field)
+        if isinstance(number, int) and number > most:
+            problem = f"must be at most {most:,} here, not {number:,}; {FIXED}"
+            raise StudyError(f"workload.{field}: {problem}")
+    if not isinstance(workload_type, str) or workload_type not in TYPES:
         known = ", ".join((*TYPES, *LIVE))
-        raise StudyError(f"workload.type: must be one of {known}, not {of!r:.60}")
+        raise StudyError(f"workload.type: must be one of {known}, not {workload_type!r:.60}")
     return spec
 
 
@@ -177,39 +214,49 @@ def live_workload(
 ) -> dict[str, Any]:
     """A cluster's queue or history as a workload. StudyError if the user may see no job of it.
 
-    With `team`, whose members are to read it, its jobs alone.
+    It has only jobs of `team` if its members are to read it.
     """
-    of, days = spec["type"], spec.get("days", 7)
-    known = ("cluster", "days") if of == "history" else ("cluster",)
-    if extra := sorted(set(spec) - {"type", *known}):
+    # 1. Options: only a history has days.
+    workload_type = spec["type"]
+    is_history = workload_type == "history"
+    known = ("cluster", "days") if is_history else ("cluster",)
+    extra = sorted(set(spec) - {"type", *known})
+    if extra:
+        options = ", ".join(known)
         raise StudyError(
-            f"workload.{extra[0]}: no such option of a {of}; known are: {', '.join(known)}"
+            f"workload.{extra[0]}: no such option of a {workload_type}; known are: {options}"
         )
+    days = spec.get("days", 7)
     if isinstance(days, bool) or not isinstance(days, int | float) or not 0 < days <= most_days:
         raise StudyError(
             f"workload.days: must be more than 0 and at most {most_days}, not {days!r:.60}"
         )
-    if of == "history":
-        found = history(user, cluster, float(days), team)
-        which = f"was submitted in the last {days:g} days"
+
+    # 2. The jobs.
+    if is_history:
+        workload = history(user, cluster, float(days), team)
+        missing = f"was submitted in the last {days:g} days"
     else:
-        found, which = queue(user, cluster, team), "waits or runs now at a speed that is known"
-    if not found["jobs"]:
+        workload = queue(user, cluster, team)
+        missing = "waits or runs now at a speed that is known"
+    if not workload["jobs"]:
         none = f"there is no job of the team {team} on" if team else "you may see no job of"
-        raise StudyError(f"workload: {none} {cluster.name} that {which}")
-    return found
+        raise StudyError(f"workload: {none} {cluster.name} that {missing}")
+    return workload
 
 
-def _named(name: object, field: str) -> Cluster:
-    is_name = isinstance(name, str) and "\0" not in name
-    found = Cluster.objects.filter(name=name).first() if is_name else None
-    if found is None:
+def _named_cluster(name: object, field: str) -> Cluster:
+    """Cluster of this name. StudyError names the field and the clusters there are."""
+    cluster = None
+    if isinstance(name, str) and "\0" not in name:  # PostgreSQL refuses a query with NUL
+        cluster = Cluster.objects.filter(name=name).first()
+    if cluster is None:
         known = ", ".join(Cluster.objects.order_by("name").values_list("name", flat=True))
         raise StudyError(
             f"{field}: must be the name of a cluster, not {name!r:.60}; known are:"
             f" {known or 'none yet'}"
         )
-    return found
+    return cluster
 
 
 def _length(asked: Mapping[str, Any]) -> int:
@@ -228,33 +275,38 @@ def _length(asked: Mapping[str, Any]) -> int:
 
 
 def _try_trace(study: Study) -> None:
+    """Load a short trace, so that bad lines are found at submission. StudyDocumentError."""
     text = study.workload.get("text")
-    if isinstance(text, str) and len(text) <= TRIED_CHARACTERS:
-        try:
-            study.load(study.seeds[0])
-        except WorkloadError as error:
-            lines = [line.strip() for line in str(error).splitlines()]
-            raise StudyDocumentError({"workload": lines}) from None
+    if not isinstance(text, str) or len(text) > TRIED_CHARACTERS:
+        return
+    try:
+        study.load(study.seeds[0])
+    except WorkloadError as error:
+        lines = [line.strip() for line in str(error).splitlines()]
+        raise StudyDocumentError({"workload": lines}) from None
 
 
 def _by_field(message: str) -> dict[str, list[str]]:
-    place, _, rest = message.partition(": ")
+    """Message by the study's field: "cluster.nodes: too many" is of `cluster`, and stays whole."""
+    place, _, problem = message.partition(": ")
     field = place.partition(".")[0].partition("[")[0]
     if field not in FIELDS:
         return {"study": [message]}
-    return {field: [rest if place == field else message]}
+    return {field: [problem if place == field else message]}
 
 
 def _summary(study: Study, asked: Mapping[str, Any]) -> dict[str, Any]:
-    cluster, nodes, jobs = asked["cluster"], study.scenario.nodes, study.workload.get("jobs")
-    count = len(jobs) if isinstance(jobs, list) else jobs
+    """Facts of a study for lists of simulations; `asked`: as the user gave it."""
+    cluster = asked["cluster"]
+    nodes = study.scenario.nodes
+    jobs = study.workload.get("jobs")
     return {
         "cluster": str(cluster.get("live") or study.scenario.cluster)[:100],
         "live": "live" in cluster,
         "nodes": len(nodes),
         "gpus": sum(len(node.devices) for node in nodes),
         "workload": str(asked["workload"].get("type"))[:40],
-        "jobs": count,
+        "jobs": len(jobs) if isinstance(jobs, list) else jobs,
         "policies": [choice.label[:100] for choice in study.policies],
         "seeds": len(study.seeds),
         "runs": len(study.policies) * len(study.seeds),

@@ -7,12 +7,12 @@ from controlplane.studies.running.folders import stored_file
 
 
 def download(
-    simulation: Simulation, name: str, kind: str, **headers: str
+    simulation: Simulation, name: str, media_type: str, **headers: str
 ) -> StreamingHttpResponse | None:
     """Answer with a file as it is read and unpacked; None if there is none of that name."""
-    found = stored_file(simulation, name)
-    if found is None:
+    stored = stored_file(simulation, name)
+    if stored is None:
         return None
-    size, pieces = found
-    said = {"Content-Length": str(size), **headers}
-    return StreamingHttpResponse(pieces, content_type=kind, headers=said)
+    size, pieces = stored
+    headers = {"Content-Length": str(size), **headers}
+    return StreamingHttpResponse(pieces, content_type=media_type, headers=headers)

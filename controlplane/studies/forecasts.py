@@ -1,11 +1,10 @@
 """Expected starts of the waiting jobs of which a policy's plan has none.
 
 The snapshot of the newest round is simulated to the end of its queue with the round's policy,
-within a budget of work. It asks for nothing to arrive and for nothing to fail. A job that no round
-sees, for it waits for an array or a held job, is expected to start when these have ended.
+within a budget of work. In the simulation no job arrives and none fails. A job that waits for an
+array or a held job is in no round; it is expected to start when these have ended.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping
 from uuid import UUID
 
@@ -29,6 +28,7 @@ from policies.host import registry
 WORK = 20_000
 """Jobs that all simulated rounds together may see."""
 
+# Why a job has no expected start, or a start without an end.
 AFTER_A_FAILURE = "it starts only if a job that it waits for does not complete"
 AFTER_UNKNOWN = "what it waits for has no known end, or is not in the queue itself"
 
@@ -38,73 +38,101 @@ BUDGET_S = 10.0
 
 def forecast_round(cluster_id: int) -> bool:
     """Store the starts expected after the newest round of a cluster; False if there are none."""
-    rows = Round.objects.filter(cluster=cluster_id).exclude(snapshot=None).exclude(plan=None)
-    row = rows.order_by("-number").first()
-    if row is None or row.policy not in registry.BUILT_IN:
+    # 1. The newest round that is stored whole. Third parties' policies are not simulated.
+    rounds = Round.objects.filter(cluster=cluster_id).exclude(snapshot=None).exclude(plan=None)
+    newest = rounds.order_by("-number").first()
+    if newest is None or newest.policy not in registry.BUILT_IN:
         return False
-    snapshot, plan = snapshot_json.from_json(row.snapshot), plan_json.from_json(row.plan)
+    snapshot = snapshot_json.from_json(newest.snapshot)
+    plan = plan_json.from_json(newest.plan)
+
+    # 2. Simulate its queue to the end.
     try:
-        policy = registry.make(row.policy, row.parameters)
+        policy = registry.make(newest.policy, newest.parameters)
         ahead = run_ahead(snapshot, policy, work=WORK, budget_s=BUDGET_S)
     except (PolicyError, SimulationError):
         return False
     ahead = without_assumed_times(ahead, snapshot)
-    names = {node.id: node.name for node in snapshot.nodes}
+
+    # 3. Starts of the jobs in it, and why some have none; then of the jobs that wait for others.
     starts = {job: _expected(ahead, job) for job in sorted(not_scheduled(plan))}
-    whys = {job: ahead.jobs[job].why for job in starts if job in ahead.jobs}
-    for job, told in _dependent(cluster_id, ahead).items():
-        starts[job], whys[job] = (None, told) if isinstance(told, str) else (told, "")
-    if ahead.is_cut:  # jobs whose start it has not seen keep their last forecast
-        certain = (BEHIND_FIRST_RUN, AFTER_A_FAILURE)
-        unknown = {job for job, why in whys.items() if why in certain}
-        starts = {job: of for job, of in starts.items() if of is not None or job in unknown}
-    store(cluster_id, row.number, snapshot.now_s, starts, names, whys)
+    reasons = {job: ahead.jobs[job].why for job in starts if job in ahead.jobs}
+    for job, forecast in _dependent(cluster_id, ahead).items():
+        if isinstance(forecast, str):
+            starts[job] = None
+            reasons[job] = forecast
+        else:
+            starts[job] = forecast
+            reasons[job] = ""
+
+    # 4. If the simulation was cut, a job whose start it has not seen keeps its last forecast.
+    if ahead.is_cut:
+        for job, start in list(starts.items()):
+            is_certain = reasons.get(job) in (BEHIND_FIRST_RUN, AFTER_A_FAILURE)
+            if start is None and not is_certain:
+                del starts[job]
+    node_names = {node.id: node.name for node in snapshot.nodes}
+    store(cluster_id, newest.number, snapshot.now_s, starts, node_names, reasons)
     return True
 
 
 def _dependent(cluster_id: int, ahead: Ahead) -> Mapping[str, Expected | str]:
-    """Starts of jobs that wait for others, as far as the simulation has not told them, or why not.
+    """Expected starts of jobs that wait for others and are not simulated, or why there is none.
 
     The simulation lets all jobs complete, and so it says nothing of what comes after a failure.
     """
-    waiting = Dependency.objects.filter(unsatisfied(), job__cluster=cluster_id)
-    links = waiting.filter(job__state=JobState.QUEUED)
-    found, ends = dict[str, Expected | str](), _ends_of_arrays(cluster_id, ahead)
-    for job, on, array, condition in links.values_list("job", "on", "on_array", "condition"):
-        name, before = str(job), found.get(str(job))
-        end_s = ends.get(array) if array else _end_s(ahead, on)
+    unsatisfied_links = Dependency.objects.filter(unsatisfied(), job__cluster=cluster_id)
+    links = unsatisfied_links.filter(job__state=JobState.QUEUED)
+    ends_of_arrays = _ends_of_arrays(cluster_id, ahead)
+
+    # A job with several links starts after the last of them; one without a forecast decides.
+    forecasts: dict[str, Expected | str] = {}
+    for job_id, on_job, array, condition in links.values_list("job", "on", "on_array", "condition"):
+        job = str(job_id)
+        earlier = forecasts.get(job)
         if condition == Condition.AFTERNOTOK:
-            found[name] = AFTER_A_FAILURE
-        elif name in ahead.jobs or isinstance(before, str):
+            forecasts[job] = AFTER_A_FAILURE
             continue
-        elif end_s is None:
-            found[name] = AFTER_UNKNOWN
+        if job in ahead.jobs or isinstance(earlier, str):
+            continue
+        end_s = ends_of_arrays.get(array) if array else _end_s(ahead, on_job)
+        if end_s is None:
+            forecasts[job] = AFTER_UNKNOWN
+        elif earlier is None:
+            forecasts[job] = Expected(end_s, None)
         else:
-            found[name] = Expected(max(end_s, before.start_s if before else end_s), None)
-    return found
+            forecasts[job] = Expected(max(end_s, earlier.start_s), None)
+    return forecasts
 
 
 def _ends_of_arrays(cluster_id: int, ahead: Ahead) -> Mapping[UUID, float | None]:
-    """When the last of an array's elements that are not over ends; None if that is not known."""
+    """Simulated end of each array that jobs wait for; None if that of an element is not known."""
     elements = Job.objects.filter(cluster=cluster_id, array__isnull=False, state__in=ACTIVE)
     waited_for = elements.filter(array__dependent_links__isnull=False).distinct()
-    ends: dict[UUID, list[float | None]] = defaultdict(list)
+    ends: dict[UUID, float | None] = {}
     for array, job in waited_for.values_list("array", "pk"):
-        if array is not None:
-            ends[array].append(_end_s(ahead, job))
-    return {
-        array: None if None in of else max(end_s for end_s in of if end_s is not None)
-        for array, of in ends.items()
-    }
+        if array is None:
+            continue
+        end_s = _end_s(ahead, job)
+        latest_s = ends.get(array, end_s)
+        if end_s is None or latest_s is None:
+            ends[array] = None
+        else:
+            ends[array] = max(end_s, latest_s)
+    return ends
 
 
 def _end_s(ahead: Ahead, job: UUID) -> float | None:
-    found = ahead.jobs.get(str(job))
-    return None if found is None or found.end_s is None or found.end_s > LAST_S else found.end_s
+    """Simulated end of a job in epoch seconds; None if it is not known, or too far to be a date."""
+    forecast = ahead.jobs.get(str(job))
+    if forecast is None or forecast.end_s is None or forecast.end_s > LAST_S:
+        return None
+    return forecast.end_s
 
 
 def _expected(ahead: Ahead, job: str) -> Expected | None:
-    found = ahead.jobs.get(job)
-    if found is None or found.start_s is None or found.start_s > LAST_S:
+    """Simulated start of a job; None if it is not known, or too far to be a date."""
+    forecast = ahead.jobs.get(job)
+    if forecast is None or forecast.start_s is None or forecast.start_s > LAST_S:
         return None
-    return Expected(found.start_s, found.end_s, found.nodes, found.gpus)
+    return Expected(forecast.start_s, forecast.end_s, forecast.nodes, forecast.gpus)

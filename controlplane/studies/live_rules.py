@@ -1,4 +1,4 @@
-"""Rules of live jobs that no policy is told, as the jobs of a written workload say them."""
+"""Rules of live jobs that no policy sees, written into the jobs of a workload."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -7,38 +7,60 @@ from typing import Any
 from jobs.models import Dependency, Job
 
 
-def with_rules(document: Mapping[str, Any]) -> dict[str, Any]:
+def with_rules(workload: Mapping[str, Any]) -> dict[str, Any]:
     """Return a workload of live jobs with their ends at the walltime, arrays and dependencies.
 
     Dependencies are those on jobs of the workload, and on arrays of which it has all elements.
     """
-    ids = [job["id"] for job in document["jobs"]]
-    known = Job.objects.filter(pk__in=ids).select_related("array").in_bulk()
-    rows = {str(pk): job for pk, job in known.items()}
-    arrays = {str(job.array_id): job.array for job in rows.values() if job.array is not None}
-    waits = _dependencies(rows, arrays)
-    jobs = [{**job, **_said(rows[job["id"]], waits[job["id"]])} for job in document["jobs"]]
+    # 1. The jobs and arrays of the workload, as the database has them.
+    ids = [job["id"] for job in workload["jobs"]]
+    by_key = Job.objects.filter(pk__in=ids).select_related("array").in_bulk()
+    live_jobs = {str(pk): job for pk, job in by_key.items()}
+    arrays = {}
+    for job in live_jobs.values():
+        if job.array is not None:
+            arrays[str(job.array_id)] = job.array
+
+    # 2. Each job with its rules.
+    conditions = _dependencies(live_jobs, arrays)
+    jobs = []
+    for written in workload["jobs"]:
+        job_id = written["id"]
+        jobs.append({**written, **_rules_of(live_jobs[job_id], conditions[job_id])})
+
+    # 3. Most elements of an array that run at once, by array.
+    result = {**workload, "jobs": jobs}
     limits = {name: array.at_once for name, array in arrays.items() if array.at_once}
-    return {**document, "jobs": jobs, **({"arrays": limits} if limits else {})}
+    if limits:
+        result["arrays"] = limits
+    return result
 
 
-def _said(job: Job, waits: Mapping[str, str]) -> dict[str, Any]:
-    said: dict[str, Any] = {"dependencies": dict(waits)} if waits else {}
+def _rules_of(job: Job, conditions: Mapping[str, str]) -> dict[str, Any]:
+    """Fields of a written job for its rules; `conditions`: by job or array that it waits for."""
+    fields: dict[str, Any] = {}
+    if conditions:
+        fields["dependencies"] = dict(conditions)
     if job.walltime_s is not None:
-        said["on_walltime"] = job.on_walltime
+        fields["on_walltime"] = job.on_walltime
     if job.array_id is not None:
-        said["array"] = str(job.array_id)
-    return said
+        fields["array"] = str(job.array_id)
+    return fields
 
 
-def _dependencies(rows: Mapping[str, Job], arrays: Iterable[str]) -> Mapping[str, dict[str, str]]:
-    """Conditions by job and by the job or array that it waits for."""
+def _dependencies(
+    live_jobs: Mapping[str, Job], arrays: Iterable[str]
+) -> Mapping[str, dict[str, str]]:
+    """Conditions by waiting job, and by the job or array that it waits for."""
+    # 1. Arrays of which the workload has all elements.
     elements = Job.objects.filter(array__in=list(arrays)).values_list("array", "pk")
-    parts = {str(array) for array, pk in elements if str(pk) not in rows}
-    whole = set(arrays) - parts
-    found: dict[str, dict[str, str]] = defaultdict(dict)
-    links = Dependency.objects.filter(job__in=list(rows))
-    for job, on, on_array, condition in links.values_list("job", "on", "on_array", "condition"):
-        if str(on) in rows or str(on_array) in whole:
-            found[str(job)][str(on or on_array)] = condition
-    return found
+    incomplete = {str(array) for array, pk in elements if str(pk) not in live_jobs}
+    complete = set(arrays) - incomplete
+
+    # 2. Dependencies on what the workload has.
+    conditions: dict[str, dict[str, str]] = defaultdict(dict)
+    links = Dependency.objects.filter(job__in=list(live_jobs))
+    for job, on_job, on_array, condition in links.values_list("job", "on", "on_array", "condition"):
+        if str(on_job) in live_jobs or str(on_array) in complete:
+            conditions[str(job)][str(on_job or on_array)] = condition
+    return conditions

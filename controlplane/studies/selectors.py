@@ -6,6 +6,7 @@ server's secret. Taking it back forgets the key; sharing again makes another lin
 """
 
 import uuid
+from contextlib import suppress
 
 from django.contrib.auth.models import AnonymousUser, User
 from django.core.exceptions import ValidationError
@@ -47,11 +48,11 @@ def link_of(simulation: Simulation) -> str:
 
 def shared_simulation(link: str) -> Simulation:
     """Simulation of a share link; Http404 if not shared any more."""
-    try:
-        pk, _, key = Signer(salt=_SALT).unsign(link).partition(".")
-        found = Simulation.objects.defer("document").filter(pk=uuid.UUID(pk), share_key=key).first()
-    except (BadSignature, ValueError):
-        found = None
-    if found is None or not found.share_key:
+    simulation = None
+    with suppress(BadSignature, ValueError):
+        pk, _, share_key = Signer(salt=_SALT).unsign(link).partition(".")
+        shared = Simulation.objects.defer("document").filter(share_key=share_key)
+        simulation = shared.filter(pk=uuid.UUID(pk)).first()
+    if simulation is None or not simulation.share_key:
         raise Http404("this link leads nowhere, or not any more")
-    return found
+    return simulation

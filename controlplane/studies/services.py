@@ -1,4 +1,4 @@
-"""Services on simulations: create, cancel, delete, share. RoleRefused for who may not change it."""
+"""Services on simulations: create, cancel, delete, share. RoleRefused if the user may not."""
 
 import secrets
 from collections.abc import Mapping
@@ -37,14 +37,17 @@ def simulation_create(user: User, asked: Mapping[str, Any]) -> Simulation:
     SimulationConflictError if the user has too many, BusyError if too much is asked just now.
     """
     _refuse_too_many(user)
-    asked = dict(asked)
-    team = asked.pop("team", None) or None
-    is_name = isinstance(team, str) and "\0" not in team
-    found = teams_to_submit_to(user).filter(name=team).first() if is_name else None
-    if team is not None and found is None:
-        said = "is no team of which you are a member; leave it out to keep the simulation to"
-        raise StudyDocumentError({"team": [f"{said} yourself"]})
-    return enqueue(user, resolved(user, asked, found), team=found)
+    study = dict(asked)
+    team_name = study.pop("team", None) or None
+    team = None
+    if isinstance(team_name, str) and "\0" not in team_name:  # PostgreSQL refuses NUL
+        team = teams_to_submit_to(user).filter(name=team_name).first()
+    if team_name is not None and team is None:
+        problem = (
+            "is no team of which you are a member; leave it out to keep the simulation to yourself"
+        )
+        raise StudyDocumentError({"team": [problem]})
+    return enqueue(user, resolved(user, study, team), team=team)
 
 
 def enqueue(user: User, study: Resolved, team: Team | None = None) -> Simulation:
@@ -77,12 +80,12 @@ def simulation_cancel(simulation: Simulation, user: User) -> Simulation:
     while True:
         try:
             with transaction.atomic():
-                was = {"state": simulation.state}
-                moved = move_simulation(simulation, SimulationMove.CANCEL)
-                new = {"state": moved.state}
-                record_values("study.cancel", moved, new, was, team=moved.team, by=user)
-            return moved
-        except LostRaceError:
+                old = {"state": simulation.state}
+                cancelled = move_simulation(simulation, SimulationMove.CANCEL)
+                new = {"state": cancelled.state}
+                record_values("study.cancel", cancelled, new, old, team=cancelled.team, by=user)
+            return cancelled
+        except LostRaceError:  # it has just begun or ended: look again
             try:
                 simulation.refresh_from_db(fields=["state", "owner"])
             except Simulation.DoesNotExist:
@@ -96,8 +99,8 @@ def simulation_delete(simulation: Simulation, user: User) -> None:
     check_change(user, simulation)
     with transaction.atomic():
         if Simulation.objects.filter(pk=simulation.pk).delete()[0]:
-            was = {"state": simulation.state, "owner": simulation.user}
-            record("study.delete", simulation, team=simulation.team, old=was, by=user)
+            old = {"state": simulation.state, "owner": simulation.user}
+            record("study.delete", simulation, team=simulation.team, old=old, by=user)
     remove_folder(simulation)
 
 

@@ -1,3 +1,5 @@
+"""Administration of users, groups and tokens; the pages of libraries are audited, too."""
+
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
@@ -55,12 +57,16 @@ class UserAdmin(AuditedAdmin, _DjangoUserAdmin, _Styled):
         id: str,  # noqa: A002  # Django's name
         form_url: str = "",
     ) -> HttpResponse:
-        """Set another's password, for one login; one's own is set where the old one is asked."""
-        if (user := self.get_object(request, unquote(id))) == request.user:
+        """Set another's password, for one login.
+
+        One's own is set on the page that asks for the old one.
+        """
+        user = self.get_object(request, unquote(id))
+        if user == request.user:
             return redirect("password")
         answer = super().user_change_password(request, id, form_url)
-        done = answer.status_code == 302 and answer["Location"] != request.get_full_path()
-        if done and user:
+        is_set = answer.status_code == 302 and answer["Location"] != request.get_full_path()
+        if is_set and user:
             make_one_time(user)
         return answer
 
@@ -92,9 +98,9 @@ class TokenAdmin(AuditedAdmin, _ModelAdmin):
 
 
 def audit_pages_of_libraries() -> None:
-    """Audit what the pages of other applications change, such as periodic tasks.
+    """Audit changes on the pages of other applications, such as periodic tasks.
 
-    Their actions, such as to run a task with any arguments, go: they leave no row.
+    These pages lose their actions, such as to run a task with any arguments: they leave no row.
     """
     for model, page in list(admin.site._registry.items()):
         if not isinstance(page, AuditedAdmin):

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import accumulate
 from typing import Any
 
 from yaml import (
@@ -28,8 +27,11 @@ from loadmaster.text_formats import without_mark
 DEEPEST = 50
 """Lists and mappings within each other."""
 
-LONGEST_YAML, MOST_OF_YAML = 1_000_000, 20_000
-"""Characters, and texts, numbers, lists and mappings together."""
+LONGEST_YAML = 1_000_000
+"""Characters of YAML."""
+
+MOST_OF_YAML = 20_000
+"""Texts, numbers, lists and mappings of YAML together."""
 
 SHORT_YAML = 10_000
 """Characters that the web process parses itself, in about 50 ms at worst."""
@@ -38,38 +40,57 @@ MOST_OF_JSON = 200_000
 """Values of a body, whose bytes DATA_UPLOAD_MAX_MEMORY_SIZE limits."""
 
 LONGEST_NUMBER = 100
-NUMBER = re.compile(rf"[-+0-9_:.]{{{LONGEST_NUMBER + 1},}}")
-"""A number in base 60 takes time in the square of its digits."""
+"""Digits of a number in YAML: one in base 60 takes time in the square of its digits."""
+
+LONG_NUMBER = re.compile(rf"[-+0-9_:.]{{{LONGEST_NUMBER + 1},}}")
 
 FIXED = "no setting raises this limit"
+"""Remedy of those who meet a limit."""
+
 JSON_TEXT = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?', re.DOTALL)
+"""A text in JSON, also one without an end."""
+
 HALF_CHARACTER = re.compile(rb"\\u[dD][89a-fA-F]")
 """Beginning of a surrogate in JSON: of half a character, or of a pair that is a whole one."""
-OF_NO_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
+
+NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+"""All bytes but brackets."""
 
 
 def read_json(body: bytes) -> Any:
     """Parse JSON in UTF-8, whatever charset is declared. ValueError names what is wrong."""
+    # 1. Each value but the first follows a comma or a bracket, outside of texts.
     bare = JSON_TEXT.sub(b"", body)
-    if sum(bare.count(sign) for sign in (b",", b"[", b"{")) > MOST_OF_JSON:
+    values = bare.count(b",") + bare.count(b"[") + bare.count(b"{")
+    if values > MOST_OF_JSON:
         raise ValueError(f"it has more than {MOST_OF_JSON:,} values; {FIXED}, send several bodies")
-    brackets = bare.translate(None, OF_NO_BRACKET)
-    deepest = max(accumulate(1 if sign in b"[{" else -1 for sign in brackets), default=0)
+
+    # 2. Brackets tell the depth.
+    depth = 0
+    deepest = 0
+    for bracket in bare.translate(None, NO_BRACKETS):
+        depth += 1 if bracket in b"[{" else -1
+        if depth > deepest:  # faster than max(), for each body
+            deepest = depth
     if deepest > DEEPEST:
         raise ValueError(f"it is nested too deeply: more than {DEEPEST} levels; {FIXED}")
+
     return json.loads(body.decode(), parse_constant=_no_constant)
 
 
 def half_characters(value: Any, path: str = "") -> Iterator[str]:
-    """Paths of texts and names with half a character, a lone surrogate, as no database takes."""
+    """Paths of texts and names with half a character (a lone surrogate), which no database takes.
+
+    A path is such as "jobs[2].name"; `path` is that of the value.
+    """
     if isinstance(value, str) and not _is_encodable(value):
         yield path
     elif isinstance(value, dict):
         for name, inner in value.items():
-            place = f"{path}.{name}" if path else name
+            inner_path = f"{path}.{name}" if path else name
             if not _is_encodable(name):
-                yield place
-            yield from half_characters(inner, place)
+                yield inner_path
+            yield from half_characters(inner, inner_path)
     elif isinstance(value, list):
         for index, inner in enumerate(value):
             yield from half_characters(inner, f"{path}[{index}]")
@@ -99,6 +120,7 @@ def read_yaml(text: str) -> Any:
 
 
 def _parsed(text: str) -> Any:
+    """Data of a text of YAML, or of JSON that is indented by tabs."""
     text = without_mark(text)
     if "\t" in text:
         with suppress(ValueError, RecursionError):  # JSON may be indented by tabs, YAML not
@@ -107,47 +129,64 @@ def _parsed(text: str) -> Any:
         _check_events(text)
         return load(text, Loader=CSafeLoader)
     except MarkedYAMLError as error:
-        last = text.count("\n")  # libyaml's end of the text is a line further
-        mark = error.problem_mark
-        where = f"line {min(mark.line, last) + 1}: " if mark else ""
-        problem = error.problem or "is no YAML"
-        said = TAB_REMEDY if "\t" in text and "cannot start any token" in problem else problem
-        raise ValueError(f"{where}{said}") from None
+        raise ValueError(_problem_in_words(error, text)) from None
     except (YAMLError, UnicodeEncodeError):
         raise ValueError("is no YAML") from None
 
 
+def _problem_in_words(error: MarkedYAMLError, text: str) -> str:
+    """Words for an error of libyaml, with its line if that is known."""
+    problem = error.problem or "is no YAML"
+    if "\t" in text and "cannot start any token" in problem:
+        problem = TAB_REMEDY
+    if not error.problem_mark:
+        return problem
+    last_line = text.count("\n")  # libyaml's end of the text is a line further
+    return f"line {min(error.problem_mark.line, last_line) + 1}: {problem}"
+
+
 def _bounded_json(text: str) -> Any:
     """Data of JSON with the bounds of YAML. ValueError for what is no object or list of JSON."""
-    if sum(text.count(sign) for sign in ",[{") > MOST_OF_YAML:
+    values = text.count(",") + text.count("[") + text.count("{")
+    if values > MOST_OF_YAML:
         raise ValueError(f"has more than {MOST_OF_YAML:,} values; {FIXED}")
-    read_json(text.encode())  # its bounds
+    read_json(text.encode())  # raises beyond its bounds
     return parse_json(text)
 
 
 def _check_events(text: str) -> None:
     """Raise ValueError for a text of which too much would be built."""
-    depth = nodes = 0
+    depth = 0
+    nodes = 0
     for event in parse(text, Loader=CSafeLoader):
-        depth += isinstance(event, CollectionStartEvent)
-        depth -= isinstance(event, CollectionEndEvent)
-        nodes += isinstance(event, CollectionStartEvent | ScalarEvent)
         # A few aliases mean more than any memory holds, and nobody needs one here.
         if isinstance(event, AliasEvent) or getattr(event, "anchor", None):
             raise ValueError(f"{_line(event)}anchors and aliases are not taken here")
+        if isinstance(event, CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, CollectionEndEvent):
+            depth -= 1
         if depth > DEEPEST:
             raise ValueError(
                 f"{_line(event)}is nested too deeply: more than {DEEPEST} levels; {FIXED}"
             )
+        if isinstance(event, CollectionStartEvent | ScalarEvent):
+            nodes += 1
         if nodes > MOST_OF_YAML:
             raise ValueError(f"{_line(event)}has more than {MOST_OF_YAML:,} values; {FIXED}")
-        if isinstance(event, ScalarEvent) and event.implicit[0] and NUMBER.fullmatch(event.value):
+        if isinstance(event, ScalarEvent) and _is_long_number(event):
             raise ValueError(
                 f"{_line(event)}a number has at most {LONGEST_NUMBER} digits; put text in quotes"
             )
 
 
+def _is_long_number(scalar: ScalarEvent) -> bool:
+    """Return True for a long number without quotes, which is `implicit`."""
+    return bool(scalar.implicit[0]) and LONG_NUMBER.fullmatch(scalar.value) is not None
+
+
 def _line(event: Event) -> str:
+    """Line of an event, as the beginning of a message; empty if it has none."""
     return f"line {event.start_mark.line + 1}: " if event.start_mark else ""
 
 

@@ -1,7 +1,7 @@
-"""Process for what takes a processor for long: nice, kept, one for all web processes of a server.
+"""Nice process that answers long questions for all web processes of a server.
 
-A process runs Python in one thread at a time: in a web process it would slow everybody's pages
-down. Questions come through a socket in a folder that only this user can enter.
+A process runs Python in one thread at a time: a long question in a web process would slow
+everybody's pages down. Questions come through a socket in a folder that only this user can enter.
 """
 
 import gc
@@ -21,27 +21,36 @@ from functools import cache
 from math import ceil
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from loadmaster.outputs import lose_what_finds_no_room
 from policies.host.lifetime import be_nice, die_with, keep_little_memory, take_no_more_than_a_half
 
 SOCKET = "LOADMASTER_NICE_PROCESS"
-"""Variable of the environment with the socket's path, for the children of who called `start`."""
+"""Variable of the environment with the socket's path, also for children of this process."""
 
 SPARE_S = 60
-"""Time for imports and a new solver, and for all but a policy's decision."""
+"""Seconds for imports and a new solver, and for all but a policy's decision."""
 
 RESTART_S = 0.5
-ENDING_S = 5.0
-"""Longest time between the end of a process' first thread and of the process."""
+"""Seconds between the end of the process and its next start."""
 
-PAUSE_S, TRIES = 0.05, 200
-"""Time between two tries to reach a process that is being started, and their number."""
+ENDING_S = 5.0
+"""Longest time in seconds between the end of a process' first thread and of the process."""
+
+PAUSE_S = 0.05
+"""Seconds between two tries to reach a process that is being started."""
+
+TRIES = 200
+"""Number of those tries."""
 
 NICE = 10
 MOST_WAITING = 64
+"""Connections that may wait to be accepted."""
+
 TAKEN = b"taken"
+"""Word to the asker that the question may come."""
+
 ROOT = Path(__file__).resolve().parents[2]
 T = TypeVar("T")
 
@@ -49,19 +58,22 @@ log = logging.getLogger(__name__)
 _starting = threading.Lock()
 
 
-def ask(question: Callable[..., T], *given: object) -> T:
-    """Return `question(*given)`, a function of a module, or raise what it raises.
+def ask(question: Callable[..., T], *arguments: object) -> T:
+    """Return `question(*arguments)`, a function of a module, or raise what it raises.
 
     It has a database connection of its own. Questions wait for each other. NoAnswerError.
     """
+    # 1. The process is started with the first question, unless a parent has started it.
     with _starting:
         if SOCKET not in os.environ:
             start()
-    found: T
+
+    # 2. Its end while it answers is a lack of time or memory.
+    answer: T
     try:
         with _connected() as connection:
-            connection.send((question, given))
-            found, error = connection.recv()
+            connection.send((question, arguments))
+            answer, error = connection.recv()
     except (OSError, EOFError) as failure:
         log.warning("a long question has no answer: %r", failure)
         from controlplane.web.rest.errors import NoAnswerError  # Django takes memory
@@ -70,7 +82,7 @@ def ask(question: Callable[..., T], *given: object) -> T:
         raise NoAnswerError(text) from failure
     if error is not None:
         raise error
-    return found
+    return answer
 
 
 def start() -> None:
@@ -82,58 +94,67 @@ def start() -> None:
 def _keep_running() -> None:
     """Start it again and again; Linux ends it with the thread that started it."""
     command = [sys.executable, "-m", __name__, str(os.getpid())]
-    how: Any = {"cwd": ROOT, "stdin": subprocess.DEVNULL, "start_new_session": True}
     while True:
         try:
-            ended = subprocess.Popen(command, **how).wait()
-            log.warning("the process for long questions ended: status %d", ended)
+            process = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.DEVNULL, start_new_session=True
+            )
+            log.warning("the process for long questions ended: status %d", process.wait())
         except OSError as error:
             log.warning("the process for long questions does not start: %s", error)
         time.sleep(RESTART_S)
 
 
 def _connected() -> Connection:
-    """Return a connection once the process takes the question; it may be being started anew."""
-    for is_last in (*[False] * TRIES, True):
+    """Return a connection once the process takes the question; it may be being started anew.
+
+    OSError or EOFError if it does not within TRIES.
+    """
+    tries = 0
+    while True:
         try:
             connection = Client(os.environ[SOCKET], "AF_UNIX")
             connection.recv_bytes()
         except (OSError, EOFError):
-            if is_last:
+            tries += 1
+            if tries > TRIES:
                 raise
             time.sleep(PAUSE_S)
         else:
-            break
-    return connection
+            return connection
 
 
 def main() -> None:
     """Answer one question after the other, and end with the parent, whose number is given."""
+    # 1. Be nice, and end with the parent.
     signal.signal(signal.SIGTERM, _end)
     die_with(int(sys.argv[1]), signal.SIGTERM)
     be_nice(NICE)
     lose_what_finds_no_room()
+
+    # 2. Answer. The alarm's signal ends a process that takes too long.
     Path(os.environ[SOCKET]).unlink(missing_ok=True)
     with Listener(os.environ[SOCKET], "AF_UNIX", MOST_WAITING) as listener:
         while True:
             try:
                 with listener.accept() as connection:
-                    signal.alarm(SPARE_S)  # whose signal ends the process
+                    signal.alarm(SPARE_S)
                     connection.send_bytes(TAKEN)
                     _prepare()
                     connection.send_bytes(_answered(connection))
             except (OSError, EOFError) as error:
-                log.warning("who asked a long question has gone: %r", error)
+                log.warning("the asker of a long question has gone: %r", error)
             signal.alarm(0)
             gc.collect()
 
 
 def _end(*_: object) -> None:
-    """End; the folder goes with who made it, whose threads end one after another."""
+    """End, and remove the folder if the parent has ended, whose threads end one after another."""
+    parent = int(sys.argv[1])
     until_s = time.monotonic() + ENDING_S
-    while os.getppid() == int(sys.argv[1]) and time.monotonic() < until_s:
+    while os.getppid() == parent and time.monotonic() < until_s:
         time.sleep(0.01)
-    if os.getppid() != int(sys.argv[1]):
+    if os.getppid() != parent:
         shutil.rmtree(Path(os.environ[SOCKET]).parent, ignore_errors=True)
     os._exit(0)
 
@@ -146,9 +167,9 @@ def _answered(connection: Connection) -> bytes:
     close_old_connections()
     signal.alarm(SPARE_S + ceil(2 * settings.WHAT_IF_TIMEOUT_S))  # one decision may be under way
     try:
-        question, given = connection.recv()
-        return pickle.dumps((question(*given), None))
-    except Exception as error:  # raised by who asks
+        question, arguments = connection.recv()
+        return pickle.dumps((question(*arguments), None))
+    except Exception as error:  # the asker raises it
         error.add_note(traceback.format_exc())
         return pickle.dumps((None, error))
 

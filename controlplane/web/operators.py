@@ -17,11 +17,12 @@ def is_operator(user: User | AnonymousUser) -> bool:
 
 def changed(row: Model, values: Mapping[str, Any]) -> list[str]:
     """Return the fields that these values would change, each with its old and new value."""
-    return [
-        f"{name} from {getattr(row, name)} to {value}"
-        for name, value in values.items()
-        if getattr(row, name) != value
-    ]
+    changes = []
+    for name, value in values.items():
+        old_value = getattr(row, name)
+        if old_value != value:
+            changes.append(f"{name} from {old_value} to {value}")
+    return changes
 
 
 def note_change(row: Model, by: User, fields: list[str]) -> None:

@@ -30,6 +30,8 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
+    """Contents of a backup: `sha256` and `size` (bytes) are the dump's, `vendor` its database."""
+
     version: str
     vendor: str
     created_at: str
@@ -55,9 +57,9 @@ def write_backup(path: Path, *, with_keys: bool = False, force: bool = False) ->
             whole = Path(work) / "whole"
             _pack(whole, manifest, dump)
             whole.replace(path)
-        handle = os.open(path.parent, os.O_RDONLY)
-        os.fsync(handle)
-        os.close(handle)
+        folder = os.open(path.parent, os.O_RDONLY)
+        os.fsync(folder)  # the new name is on the disk, too
+        os.close(folder)
     except OSError as error:
         raise BackupError(f"{path}: {error.strerror or error}") from error
     return manifest
@@ -67,7 +69,7 @@ def write_backup(path: Path, *, with_keys: bool = False, force: bool = False) ->
 def unpacked(path: Path) -> Iterator[tuple[Manifest, Path]]:
     """Yield manifest and dump, checked against its checksum.
 
-    The dump has no name in a folder, so whoever is killed leaves no copy of all that is secret.
+    The dump has no name in a folder: a restore that is killed leaves no copy of the secrets in it.
     """
     try:
         with _unnamed_file(path.parent) as work, tarfile.open(path, "r:") as archive:
@@ -93,78 +95,99 @@ def _unnamed_file(folder: Path) -> IO[bytes]:
 def keys_of(path: Path) -> dict[str, str]:
     """Server's keys by setting name; BackupError if the backup has none."""
     with tarfile.open(path, "r:") as archive:
-        member = archive.extractfile("keys.json") if "keys.json" in archive.getnames() else None
+        member = _member(archive, "keys.json")
         if member is None:
             raise BackupError(f"{path} was made without --with-key: the keys are not in it")
-        found: dict[str, str] = json.load(member)
-    return found
+        keys: dict[str, str] = json.load(member)
+    return keys
+
+
+def _member(archive: tarfile.TarFile, name: str) -> IO[bytes] | None:
+    """Content of a file in the archive; None if it has none of that name."""
+    return archive.extractfile(name) if name in archive.getnames() else None
 
 
 def check_fits(manifest: Manifest) -> None:
     """Raise BackupError for another database engine or an unknown schema."""
     if manifest.vendor != connection.vendor:
-        text = f"the backup is of {manifest.vendor}, this server's database is {connection.vendor}"
-        raise BackupError(f"{text}; restore it where DATABASE_URL is of the same sort")
+        raise BackupError(
+            f"the backup is of {manifest.vendor}, this server's database is {connection.vendor};"
+            " restore it where DATABASE_URL is of the same sort"
+        )
     known = {_name(key) for key in MigrationLoader(connection).disk_migrations}
-    strange = sorted(set(manifest.migrations) - known)
-    if strange:
-        more = f" and {len(strange) - 3} more" if len(strange) > 3 else ""
+    unknown = sorted(set(manifest.migrations) - known)
+    if unknown:
+        names = ", ".join(unknown[:3])
+        if len(unknown) > 3:
+            names += f" and {len(unknown) - 3} more"
         raise BackupError(
             f"the backup was made by version {manifest.version}, whose schema is newer than that of"
-            f" {version('loadmaster')} (unknown here: {', '.join(strange[:3])}{more}); install that"
-            " version first"
+            f" {version('loadmaster')} (unknown here: {names}); install that version first"
         )
 
 
 def _manifest(dump: Path, with_keys: bool) -> Manifest:
+    """Manifest of a dump. BackupError if the database has no tables of Loadmaster."""
     migrations = sorted(_name(key) for key in MigrationRecorder(connection).applied_migrations())
     if not migrations:
         raise BackupError(f"the {connection.vendor} database has no tables of Loadmaster; {CHECK}")
     return Manifest(
-        version("loadmaster"),
-        connection.vendor,
-        timezone.now().isoformat(),
-        _digest(dump),
-        dump.stat().st_size,
-        tuple(migrations),
-        with_keys,
+        version=version("loadmaster"),
+        vendor=connection.vendor,
+        created_at=timezone.now().isoformat(),
+        sha256=_digest(dump),
+        size=dump.stat().st_size,
+        migrations=tuple(migrations),
+        has_keys=with_keys,
     )
 
 
 def _name(key: tuple[str, str]) -> str:
+    """Name of a migration from (application, name)."""
     return f"{key[0]}.{key[1]}"
 
 
 def _pack(path: Path, manifest: Manifest, dump: Path) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "wb") as file:
+    """Write a backup to a new file, down to the disk."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
         with tarfile.open(fileobj=file, mode="w") as archive:
             _add(archive, "manifest.json", json.dumps(asdict(manifest), indent=1).encode())
             if manifest.has_keys:
                 _add(archive, "keys.json", json.dumps(_keys()).encode())
-            archive.add(dump, "database", filter=_nobodys)
+            archive.add(dump, "database", filter=_without_owner)
         file.flush()
         os.fsync(file.fileno())
 
 
 def _keys() -> dict[str, str]:
-    fallbacks = ",".join(getattr(settings, "SECRET_KEY_FALLBACKS", []))
-    given = {"SECRET_KEY": settings.SECRET_KEY, "SECRET_KEY_FALLBACKS": fallbacks}
-    return {**given, "LOADMASTER_SECRETS_KEY": os.environ.get("LOADMASTER_SECRETS_KEY", "")}
+    """The server's keys by setting name."""
+    return {
+        "SECRET_KEY": settings.SECRET_KEY,
+        "SECRET_KEY_FALLBACKS": ",".join(getattr(settings, "SECRET_KEY_FALLBACKS", [])),
+        "LOADMASTER_SECRETS_KEY": os.environ.get("LOADMASTER_SECRETS_KEY", ""),
+    }
 
 
 def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     member = tarfile.TarInfo(name)
-    member.size, member.mode = len(content), 0o600
+    member.size = len(content)
+    member.mode = 0o600
     archive.addfile(member, io.BytesIO(content))
 
 
-def _nobodys(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    member.mode, member.uid, member.gid, member.uname, member.gname = 0o600, 0, 0, "", ""
+def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Leave out the name of the user who makes the backup."""
+    member.mode = 0o600
+    member.uid = 0
+    member.gid = 0
+    member.uname = ""
+    member.gname = ""
     return member
 
 
 def _read_manifest(archive: tarfile.TarFile) -> Manifest:
+    """Manifest of a backup; BackupError if it is none, or of another format."""
     try:
         member = archive.extractfile("manifest.json")
         fields: dict[str, Any] = json.load(member) if member else {}
@@ -179,7 +202,8 @@ def _read_manifest(archive: tarfile.TarFile) -> Manifest:
 
 
 def _unpack(archive: tarfile.TarFile, dump: Path, manifest: Manifest) -> None:
-    member = archive.extractfile("database") if "database" in archive.getnames() else None
+    """Write the dump of a backup to a file. BackupError if it is damaged."""
+    member = _member(archive, "database")
     if member is None:
         raise BackupError("the backup has no database in it")
     with dump.open("wb") as file:

@@ -37,9 +37,9 @@ def fencing_statements(schema: str = "") -> list[str]:
         # No round may be held until `restoring` has made the restored state safe.
         f"UPDATE {schema}clusters_cluster"  # noqa: S608  # nothing of a client's
         f" SET round_owner = '{CLOSED}.inf', round_expires_at = '2999-01-01 00:00:00'",
-        # Whatever was launched after the backup, by a server that was itself restored from it too,
-        # has a lower fence than whatever is launched from now on: a fixed stride would give the
-        # same fences out again at a second restore. Sessions likewise.
+        # Each launch from now on has a higher fence than every launch after the backup, also if
+        # that was by a server restored from the same backup: a fixed stride would give the same
+        # fences out again at a second restore. Sessions likewise.
         _fencing_of_jobs(schema),
         f"UPDATE {schema}clusters_node SET epoch = {_beyond('epoch')},"  # noqa: S608  # as above
         " session_secret_sha256 = '', session_expires_at = NULL",
@@ -59,6 +59,7 @@ def _fencing_of_jobs(schema: str) -> str:
 
 
 def _beyond(column: str) -> str:
+    """SQL for a value of the column above all that it can have had until now."""
     return f"CASE WHEN {column} < {era_s()} THEN {era_s()} ELSE {column} + 1000000 END"
 
 
@@ -66,7 +67,7 @@ LIBPQ = (
     "dbname", "user", "host", "port", "sslmode", "sslrootcert", "sslcert", "sslkey",
     "connect_timeout", "options", "service",
 )  # fmt: skip
-
+"""Parameters of a connection that PostgreSQL's programs take in an address."""
 
 CHECK = "check that DATABASE_URL is the server's, in quotes where a shell reads it"
 
@@ -141,14 +142,14 @@ class PostgresEngine:
     def staged(self, dump: Path) -> AbstractContextManager[None]:
         """Load a dump into a schema of its own, swap it in one transaction; work in place.
 
-        Whoever is killed has changed nothing but that schema, which the next restore drops.
+        A restore that is killed has changed nothing but that schema, which the next one drops.
         """
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_try_advisory_lock(hashtext(%s))", [STAGING])
             if not cursor.fetchone()[0]:
                 raise BackupError(UNDER_WAY)
             try:
-                cursor.execute(f"{_NO_STAGING}; CREATE SCHEMA {STAGING}")
+                cursor.execute(f"{_DROP_STAGING}; CREATE SCHEMA {STAGING}")
                 contents = _output("pg_restore", "--list", str(dump))
                 _Load(dump, connections["default"].copy, contents).run()
                 with transaction.atomic():
@@ -157,7 +158,7 @@ class PostgresEngine:
                 raise BackupError(f"the database refuses the dump: {error}") from error
             finally:
                 with suppress(Error):
-                    cursor.execute(_NO_STAGING)
+                    cursor.execute(_DROP_STAGING)
                 connection.close()  # and with it the lock
         return nullcontext()
 
@@ -168,7 +169,8 @@ STAGING = "loadmaster_restoring"
 AT_ONCE = min(4, os.cpu_count() or 1)
 """Tables loaded, or indexes built, at a time."""
 
-_NO_STAGING = f"DROP SCHEMA IF EXISTS {STAGING} CASCADE"
+_DROP_STAGING = f"DROP SCHEMA IF EXISTS {STAGING} CASCADE"
+
 _TABLES_SCHEMA = re.compile(r"\b(TABLE |ONLY |ON |NAME |REFERENCES |COPY |setval\(')\w+\.")
 _ENTRY = re.compile(r"^\d+; \d+ \d+ ([A-Z ]+) \S+ (\S+).*$", re.MULTILINE)
 """Line of a dump's list of contents: what it is, its schema, and its name."""
@@ -190,60 +192,81 @@ class _Load:
 
     def run(self) -> None:
         """Load all of it. Raises DatabaseError or BackupError."""
+        # 1. Empty tables. The server's own vacuum would take a processor, and hold up the swap.
         for kind in ("EXTENSION", "TABLE", "SEQUENCE"):
             self._each(["".join(self._statements(kind))])
-        # The server's own vacuum would take a processor, and hold up the swap.
-        made = _tables(STAGING)
-        self._each([f"ALTER TABLE {table} SET (autovacuum_enabled = false)" for table in made])
+        staged_tables = _tables(STAGING)
+        no_vacuum = [
+            f"ALTER TABLE {name} SET (autovacuum_enabled = false)" for name in staged_tables
+        ]
+        self._each(no_vacuum)
+
+        # 2. Their rows.
         tables = [entry[2] for entry in _ENTRY.finditer(self.contents) if entry[1] == "TABLE DATA"]
         self._each(tables, self._copy_rows)
-        # Rows are fenced before there are indexes: with them a million jobs took 90 s.
+
+        # 3. Fences, before there are indexes: with them a million jobs took 90 s. Then keys and
+        #    indexes.
         fences = fencing_statements(f"{STAGING}.")
         self._each([*fences, *self._statements("SEQUENCE SET"), *self._statements("CONSTRAINT")])
         self._each(self._statements("INDEX"))
-        # Added at once and checked later: two added at a time may wait for each other's locks.
-        foreign = "".join(self._statements("FK CONSTRAINT"))
-        unchecked = re.sub(r"( FOREIGN KEY .*);$", r"\1 NOT VALID;", foreign, flags=re.MULTILINE)
+
+        # 4. Foreign keys. They are added at once and checked later: two that are added at a time
+        #    may wait for each other's locks.
+        foreign_keys = "".join(self._statements("FK CONSTRAINT"))
+        unchecked = re.sub(
+            r"( FOREIGN KEY .*);$", r"\1 NOT VALID;", foreign_keys, flags=re.MULTILINE
+        )
         self._each([unchecked])
         self._each(_checks())
-        self._each([f"ANALYZE {table}" for table in made])
+
+        # 5. Statistics for the planner.
+        self._each([f"ANALYZE {name}" for name in staged_tables])
 
     def _each(self, items: Sequence[str], do: Callable[[Any, str], None] = _execute) -> None:
         """Do it for each, AT_ONCE at a time, until one raises DatabaseError or BackupError."""
-        rest = iter(items)
+        waiting = deque(items)
 
-        def work(_: int) -> None:
+        def work() -> None:
             with closing(self.connect()) as own, own.cursor() as cursor:
                 try:
                     cursor.execute("SET statement_timeout = 0")  # a role may have one, for pages
-                    for item in rest:
+                    while True:
+                        try:
+                            item = waiting.popleft()
+                        except IndexError:  # all are done, or being done
+                            return
                         do(cursor, item)
                 finally:
-                    deque(rest, maxlen=0)  # after an error no other begins
+                    waiting.clear()  # after an error no other begins
 
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            deque(pool.map(work, range(min(AT_ONCE, len(items)))), maxlen=0)
+            workers = [pool.submit(work) for _ in range(min(AT_ONCE, len(items)))]
+            for worker in workers:
+                worker.result()
 
     def _statements(self, kind: str) -> list[str]:
         """Statements that make what the dump has of a kind."""
-        entries = (entry[0] for entry in _ENTRY.finditer(self.contents) if entry[1] == kind)
-        with tempfile.TemporaryFile("w") as wanted:
-            print(*entries, sep="\n", file=wanted, flush=True)
-            wanted.seek(0)
-            text = _output(*_RESTORE, "--use-list=/dev/stdin", str(self.dump), stdin=wanted)
+        entries = [entry[0] for entry in _ENTRY.finditer(self.contents) if entry[1] == kind]
+        with tempfile.TemporaryFile("w") as selection:
+            print(*entries, sep="\n", file=selection, flush=True)
+            selection.seek(0)
+            text = _output(*_RESTORE, "--use-list=/dev/stdin", str(self.dump), stdin=selection)
+        # Comments of three lines separate the statements; before them stand settings.
         _, _, *statements, _ = re.split(r"^--\n-- .*\n--\n", text, flags=re.MULTILINE)
-        return [_in_staging(text) for text in statements]
+        return [_in_staging(statement) for statement in statements]
 
     def _copy_rows(self, cursor: Any, table: str) -> None:
         """Load the rows of a table, which follow a COPY statement."""
-        rows_of = (*_RESTORE, "--section=data", f"--table={table}", str(self.dump))
-        with _running(*rows_of, stdout=subprocess.PIPE) as rows:
-            for line in rows.stdout or ():
+        command = (*_RESTORE, "--section=data", f"--table={table}", str(self.dump))
+        with _running(*command, stdout=subprocess.PIPE) as process:
+            for line in process.stdout or ():
                 if line.startswith(b"COPY "):
-                    cursor.copy_expert(_in_staging(line.decode()), rows.stdout, size=1 << 20)
+                    cursor.copy_expert(_in_staging(line.decode()), process.stdout, size=1 << 20)
 
 
 def _in_staging(statement: str) -> str:
+    """Statement with STAGING in place of the schema that the dump names."""
     return _TABLES_SCHEMA.sub(rf"\1{STAGING}.", statement)
 
 
@@ -295,7 +318,8 @@ def engine() -> SqliteEngine | PostgresEngine:
 def _connected_to(path: Path) -> Iterator[None]:
     """Use another SQLite file as default connection within."""
     usual = connections["default"]
-    connections["default"] = type(usual)({**usual.settings_dict, "NAME": str(path)}, "default")
+    settings = {**usual.settings_dict, "NAME": str(path)}
+    connections["default"] = type(usual)(settings, "default")
     try:
         yield
     finally:
@@ -323,6 +347,7 @@ def _copy(source: Path, target: Path) -> None:
 
 @contextmanager
 def _sqlite(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a SQLite file within; BackupError for its errors."""
     database = sqlite3.connect(str(path), timeout=60)
     try:
         yield database
@@ -340,16 +365,19 @@ def _remove(path: Path) -> None:
 
 def _address() -> str:
     """Address for PostgreSQL's programs; the password goes by environment."""
-    known: dict[str, Any] = connection.get_connection_params()
-    values = {name: str(known[name]) for name in LIBPQ if known.get(name)}
-    escaped = {n: v.replace("\\", "\\\\").replace("'", "\\'") for n, v in values.items()}
-    return "--dbname=" + " ".join(f"{name}='{value}'" for name, value in escaped.items())
+    parameters: dict[str, Any] = connection.get_connection_params()
+    words = []
+    for name in LIBPQ:
+        if parameters.get(name):
+            value = str(parameters[name]).replace("\\", "\\\\").replace("'", "\\'")
+            words.append(f"{name}='{value}'")
+    return "--dbname=" + " ".join(words)
 
 
 def _output(program: str, *arguments: str, **streams: Any) -> str:
     """Return what a program writes; BackupError with its words if it fails."""
-    with _running(program, *arguments, stdout=subprocess.PIPE, **streams) as done:
-        return done.communicate()[0].decode()
+    with _running(program, *arguments, stdout=subprocess.PIPE, **streams) as process:
+        return process.communicate()[0].decode()
 
 
 @contextmanager
@@ -360,18 +388,24 @@ def _running(program: str, *arguments: str, **streams: Any) -> Iterator[subproce
             f"{program} is not on the PATH; install PostgreSQL's client programs (Debian:"
             " postgresql-client)"
         )
+    environment = dict(os.environ)
     password = str(connection.settings_dict.get("PASSWORD") or "")
-    environment = {**os.environ, **({"PGPASSWORD": password} if password else {})}
-    command, failure = [program, *arguments], None
-    with tempfile.TemporaryFile("w+") as words:
-        with subprocess.Popen(command, env=environment, stderr=words, **streams) as done:
+    if password:
+        environment["PGPASSWORD"] = password
+
+    # The program's own failure tells more than that of what reads its output.
+    failure = None
+    with tempfile.TemporaryFile("w+") as errors:
+        with subprocess.Popen(
+            [program, *arguments], env=environment, stderr=errors, **streams
+        ) as process:
             try:
-                yield done
+                yield process
             except BackupError as error:
                 failure = error
-        words.seek(0)
-        if done.returncode:
-            said = words.read().strip()[-2000:]
-            raise BackupError(f"{program} failed: {said}") from failure
+        errors.seek(0)
+        if process.returncode:
+            text = errors.read().strip()[-2000:]
+            raise BackupError(f"{program} failed: {text}") from failure
         if failure:
             raise failure

@@ -1,9 +1,10 @@
 """Restoring a backup so that nothing runs twice.
 
-Fences and epochs are raised (`engines`): later launches are stale, agents open new sessions.
-Running assignments become UNKNOWN with a fresh lease: adopted by their agent, or LOST. Offers are
-withdrawn; what was accepted since is stopped as a stray. Rounds wait until all leases of the old
-server have run out.
+- Fences and epochs are raised (`engines`): launches since the backup are stale, and agents open new
+  sessions.
+- Running assignments become UNKNOWN with a fresh lease: their agent adopts them, or they are LOST.
+- Offers are withdrawn. An agent that has accepted one since stops it as a stray.
+- Rounds wait until all leases of the old server have run out.
 """
 
 from dataclasses import dataclass
@@ -35,11 +36,18 @@ from jobs.secrets import SecretMissing, reveal
 from loadmaster.protocol import AssignmentState, ReasonClass
 
 WHY = "the server was restored from a backup"
-HELD = sorted(str(s) for s in LIVE - {AssignmentState.OFFERED})
+HELD = sorted(str(state) for state in LIVE - {AssignmentState.OFFERED})
+"""States of assignments that an agent has accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
+    """Outcome of a restore.
+
+    `rounds_from`: when rounds begin again, by cluster. `unknown`, `withdrawn`: numbers of
+    assignments. `closed_secrets`: those that this server's keys do not open.
+    """
+
     manifest: Manifest
     rounds_from: dict[str, datetime]
     unknown: int
@@ -80,48 +88,66 @@ def refuse_nonempty() -> None:
 
 def make_safe(manifest: Manifest, now: datetime, least_wait_s: float) -> Restored:
     """Make a restored database safe in a transaction after raising fences."""
-    unknown = sum(_lose_contact(pk, now) for pk in _keys(HELD))
-    withdrawn = sum(_withdraw(pk, now) for pk in _keys([AssignmentState.OFFERED]))
+    # 1. Assignments that may have run on since the backup, and offers.
+    unknown = 0
+    for pk in _assignments(HELD):
+        _lose_contact(pk, now)
+        unknown += 1
+    withdrawn = 0
+    for pk in _assignments([AssignmentState.OFFERED]):
+        if _withdraw(pk, now):
+            withdrawn += 1
+
+    # 2. Sessions of people and tokens of nodes end; silence of nodes counts from now.
     Session.objects.all().delete()
     EnrolmentToken.objects.filter(expires_at__gt=now).update(expires_at=now)
     Node.objects.update(last_seen_at=now)
-    said = {"backup": manifest.created_at}
-    NodeEvent.objects.bulk_create(
-        [NodeEvent(node=node, event="restored", data=said) for node in Node.objects.all()]
-    )
+    data = {"backup": manifest.created_at}
+    events = [NodeEvent(node=node, event="restored", data=data) for node in Node.objects.all()]
+    NodeEvent.objects.bulk_create(events)
+
+    # 3. Rounds wait for the leases of the old server.
     clusters = Cluster.objects.order_by("name")
-    waits = {cluster.name: _wait(cluster, now, least_wait_s) for cluster in clusters}
-    closed = []
+    rounds_from = {cluster.name: _wait(cluster, now, least_wait_s) for cluster in clusters}
+
+    # 4. Secrets may be of other keys than this server's.
+    closed_secrets = []
     for secret in Secret.objects.select_related("team"):
         try:
             reveal(secret)
         except SecretMissing:
-            closed.append(str(secret))
-    emptied = _empty_cache()
+            closed_secrets.append(str(secret))
+
+    # 5. The cache is of the state before. From here on this machine sees how long rounds have
+    #    been closed.
+    is_emptied = _empty_cache()
     for cluster in clusters.all():
-        locks.is_held(cluster)  # seen now: on this machine rounds wait from here on
-    return Restored(manifest, waits, unknown, withdrawn, tuple(closed), emptied)
-
-
-def _keys(states: list[str]) -> list[UUID]:
-    held = Assignment.objects.filter(state__in=states).order_by("job", "pk")
-    return list(held.values_list("pk", flat=True))
-
-
-def _lose_contact(pk: UUID, now: datetime) -> bool:
-    assignment = lock_assignment(pk)
-    lease = timedelta(
-        seconds=job_lease_s(intervals_of(assignment.node.cluster), assignment.job.on_disconnect)
+        locks.is_held(cluster)
+    return Restored(
+        manifest, rounds_from, unknown, withdrawn, tuple(closed_secrets), cache_emptied=is_emptied
     )
+
+
+def _assignments(states: list[str]) -> list[UUID]:
+    """Keys of the assignments in these states, in the order in which their jobs are locked."""
+    assignments = Assignment.objects.filter(state__in=states).order_by("job", "pk")
+    return list(assignments.values_list("pk", flat=True))
+
+
+def _lose_contact(pk: UUID, now: datetime) -> None:
+    """Make an accepted assignment UNKNOWN with a fresh lease."""
+    assignment = lock_assignment(pk)
+    intervals = intervals_of(assignment.node.cluster)
+    lease = timedelta(seconds=job_lease_s(intervals, assignment.job.on_disconnect))
+    fresh = {"renewed_at": now, "lease_expires_at": now + lease}
     if assignment.state == AssignmentState.UNKNOWN:
-        Assignment.objects.filter(pk=pk).update(renewed_at=now, lease_expires_at=now + lease)
+        Assignment.objects.filter(pk=pk).update(**fresh)
     else:
-        given = {"renewed_at": now, "lease_expires_at": now + lease}
-        move_assignment(assignment, AssignmentMove.LOSE_CONTACT, data={"why": WHY}, **given)
-    return True
+        move_assignment(assignment, AssignmentMove.LOSE_CONTACT, data={"why": WHY}, **fresh)
 
 
 def _withdraw(pk: UUID, now: datetime) -> bool:
+    """End an offer; return False if it is none any more."""
     assignment = lock_assignment(pk)
     if assignment.state != AssignmentState.OFFERED:
         return False
@@ -131,13 +157,19 @@ def _withdraw(pk: UUID, now: datetime) -> bool:
 
 def _wait(cluster: Cluster, now: datetime, least_wait_s: float) -> datetime:
     """Delay the cluster's rounds until all earlier leases have ended; return that time."""
-    clock = intervals_of(cluster)
+    # 1. The longest lease of any of its jobs.
+    intervals = intervals_of(cluster)
     jobs = Job.objects.filter(cluster=cluster).order_by()
-    kinds = jobs.values_list("on_disconnect", flat=True).distinct()
-    lease_s = max((job_lease_s(clock, kind) for kind in kinds), default=clock.lease_s)
+    choices = jobs.values_list("on_disconnect", flat=True).distinct()
+    leases_s = [job_lease_s(intervals, on_disconnect) for on_disconnect in choices]
+    lease_s = max(leases_s, default=intervals.lease_s)
+
+    # 2. The longest time that stopping a job may take after it.
     held = Assignment.objects.filter(node__cluster=cluster, state__in=HELD)
-    promised_s = held.aggregate(most=Max("grace_s"))["most"]
-    wait_s = max(lease_s + after_lease_s(clock, promised_s), least_wait_s)
+    promised_grace_s = held.aggregate(most=Max("grace_s"))["most"]
+    wait_s = max(lease_s + after_lease_s(intervals, promised_grace_s), least_wait_s)
+
+    # 3. No round is held before.
     until = now + timedelta(seconds=wait_s)
     locks.close_for(cluster, wait_s, until)
     request_reschedule(cluster, Reason.OPERATOR)
@@ -145,6 +177,7 @@ def _wait(cluster: Cluster, now: datetime, least_wait_s: float) -> datetime:
 
 
 def _empty_cache() -> bool:
+    """Empty the cache; return False if it cannot be reached."""
     try:
         cache.clear()
     except (RedisError, OSError):

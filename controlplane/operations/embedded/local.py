@@ -42,6 +42,7 @@ class Local:
 
 
 _POLL_S = 0.2
+"""Seconds between two looks whether the kernels are compiled."""
 
 
 def ignore_pages(local: Local) -> None:
@@ -155,20 +156,21 @@ def _agent(node: EmulatedNode, home: Path, port: int, runtime: LocalRuntime = PR
     emulation = folder / f"{node.name}.yaml"
     emulation.write_text(yaml.safe_dump(_emulation(node)))
     token_file = folder / f"{node.name}.token"
-    before = _epoch(node)
-    if before is None:  # it is not enrolled yet
+    last_epoch = _epoch(node)
+    if last_epoch is None:  # it is not enrolled yet
         cluster = Cluster.objects.get(name=CLUSTER)
         write_whole(token_file, issue_enrolment_token(cluster, role="both").encode())
     program = programs.agent(node.name, home, port, emulation, token_file, runtime)
-    return replace(program, ready=lambda: _is_in(node, before or 0))
+    return replace(program, ready=lambda: _has_session_after(node, last_epoch or 0))
 
 
-def _is_in(node: EmulatedNode, before: int) -> bool:
-    """Return True if the agent has begun a session after epoch `before`; sets the idle power."""
+def _has_session_after(node: EmulatedNode, last_epoch: int) -> bool:
+    """Return True if the agent has begun a session after that epoch; sets the idle power."""
     connections.close_all()  # a supervisor holds no connection while it waits
-    if (_epoch(node) or 0) <= before:
+    if (_epoch(node) or 0) <= last_epoch:
         return False
-    _row(node).filter(base_w=Node._meta.get_field("base_w").default).update(base_w=node.base_w)
+    default_w = Node._meta.get_field("base_w").default
+    _row(node).filter(base_w=default_w).update(base_w=node.base_w)
     return True
 
 
@@ -182,6 +184,7 @@ def _row(node: EmulatedNode) -> QuerySet[Node]:
 
 
 def _emulation(node: EmulatedNode) -> dict[str, object]:
+    """Content of an agent's file of emulated GPUs."""
     return {
         "gpu_type": node.gpu_type,
         "count": node.gpus,

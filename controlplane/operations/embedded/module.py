@@ -1,5 +1,6 @@
-"""`python -m controlplane.operations.embedded.module NAME ARGUMENTS...`: `python -m NAME`, whose
-output into a log on a full disk is lost instead of ending it.
+"""`python -m controlplane.operations.embedded.module NAME ARGUMENTS...` runs `python -m NAME`.
+
+A full disk does not end it: output into its log is lost instead.
 """
 
 import runpy

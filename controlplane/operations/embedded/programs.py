@@ -60,10 +60,15 @@ def worker(home: Path) -> Program:
     argv = _celery("worker", "--loglevel", "INFO")
     argv += ["--concurrency", "2", "--without-gossip", "--without-mingle"]
     log = home / "logs" / "worker.log"
-    before = log.stat().st_size if log.exists() else 0
-    env = {"C_FORCE_ROOT": "1"}
-    ready = partial(_says, log, before, b" ready.")
-    return Program("worker", argv, ready, env, ready_s=NICE_READY_S, nice=WORKER_NICE)
+    earlier_bytes = log.stat().st_size if log.exists() else 0
+    return Program(
+        "worker",
+        argv,
+        ready=partial(_log_says, log, earlier_bytes, b" ready."),
+        env={"C_FORCE_ROOT": "1"},
+        ready_s=NICE_READY_S,
+        nice=WORKER_NICE,
+    )
 
 
 def beat() -> Program:
@@ -85,11 +90,15 @@ class LocalRuntime:
 
     @property
     def options(self) -> list[str]:
-        """Options of a local agent: containers may use idle cores, as all share a few."""
-        docker = ["--docker", "limit_cores=false", "--docker", f"network={self.network}"]
-        # All of it is one person's machine: their jobs use what they themselves can use.
-        processes = ["--isolation", os.environ.get("LOADMASTER_ISOLATION", "none")]
-        return ["--runtime", self.name, *(docker if self.name == "docker" else processes)]
+        """Options of a local agent."""
+        options = ["--runtime", self.name]
+        if self.name == "docker":
+            # Containers may use idle cores, as all share a few.
+            options += ["--docker", "limit_cores=false", "--docker", f"network={self.network}"]
+        else:
+            # All of it is one person's machine: their jobs use what they themselves can use.
+            options += ["--isolation", os.environ.get("LOADMASTER_ISOLATION", "none")]
+        return options
 
 
 PROCESSES = LocalRuntime()
@@ -145,11 +154,14 @@ def _valkey_binary() -> str:
         ) from error
 
 
-def _says(log: Path, start: int, words: bytes) -> bool:
+def _log_says(log: Path, start: int, words: bytes) -> bool:
+    """Return True if a log has these words after its first bytes; a shorter log was begun anew."""
     if not log.exists():
         return False
     text = log.read_bytes()
-    return words in (text[start:] if len(text) >= start else text)
+    if len(text) >= start:
+        text = text[start:]
+    return words in text
 
 
 def _listens(path: Path) -> bool:

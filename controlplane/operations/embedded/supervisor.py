@@ -25,10 +25,18 @@ from loadmaster.files import private_folder
 from policies.host.lifetime import be_nice
 
 _PR_SET_PDEATHSIG = 1
+"""prctl's option for the signal that a child gets when its parent dies."""
+
 _TICK_S = 0.1
+"""Seconds between two looks at the programs."""
+
 _CRASHES_TO_GIVE_UP = 5
 _CRASH_WINDOW_S = 60.0
+"""Crashes within so many seconds after which a program is given up."""
+
 _LARGEST_LOG = 20_000_000
+"""Bytes of a log above which it is begun anew."""
+
 _LAST_WORDS = 64_000
 """Bytes at the end of a log in which its last lines are looked for."""
 
@@ -73,7 +81,8 @@ class Supervisor:
             self._lock.close()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.asked_to_stop:  # the second Ctrl-C means it
+        """Ask for a stop; the second time kill everything."""
+        if self.asked_to_stop:
             for child in self._children.values():
                 child.kill()
         self.asked_to_stop = True
@@ -83,31 +92,31 @@ class Supervisor:
         child = _Child(program, self.home / "logs" / f"{program.name}.log")
         self._children[program.name] = child
         child.start()
-        give_up = time.monotonic() + program.ready_s
+        deadline_s = time.monotonic() + program.ready_s
         while not program.ready():
             if not child.alive():
                 raise EmbeddedError(f"{program.name} ended while it started:\n{child.last_words()}")
-            if time.monotonic() > give_up:
-                late = f"{program.name} was not ready within {program.ready_s:.0f} s"
-                raise EmbeddedError(f"{late}:\n{child.last_words()}")
+            if time.monotonic() > deadline_s:
+                problem = f"{program.name} was not ready within {program.ready_s:.0f} s"
+                raise EmbeddedError(f"{problem}:\n{child.last_words()}")
             self.pause(_TICK_S)
 
     def pause(self, seconds: float) -> None:
         """Wait, restarting dead programs. Raises KeyboardInterrupt after a stop request."""
-        until = time.monotonic() + seconds
+        until_s = time.monotonic() + seconds
         while True:
             if self.asked_to_stop:
                 raise KeyboardInterrupt
             for child in self._children.values():
                 child.bound_log()
                 if child.started and not child.alive() and child.restart_due():
-                    ended = f"{child.program.name} ended with {child.exit_code()}"
-                    self.say(f"{ended}; starting it again (log: {child.log})")
+                    event = f"{child.program.name} ended with {child.exit_code()}"
+                    self.say(f"{event}; starting it again (log: {child.log})")
                     child.start()
-            left = until - time.monotonic()
-            if left <= 0:
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
                 return
-            time.sleep(min(_TICK_S, left))
+            time.sleep(min(_TICK_S, left_s))
 
     def stop(self) -> None:
         """Stop everything, the last started first; kill after a program's time limit."""
@@ -119,6 +128,8 @@ class Supervisor:
 
 
 class _Child:
+    """Process of a program, and the times of its latest deaths."""
+
     def __init__(self, program: Program, log: Path) -> None:
         self.program = program
         self.log = log
@@ -128,15 +139,20 @@ class _Child:
         self._seen_dead = False
 
     def start(self) -> None:
+        """Start it in a session of its own, with its output at the end of its log."""
         self.bound_log()
         with self.log.open("ab") as output:
-            null, both = subprocess.DEVNULL, subprocess.STDOUT
             self._process = subprocess.Popen(
-                list(self.program.argv), stdin=null, stdout=output, stderr=both,
-                env={**os.environ, **self.program.env}, start_new_session=True,
+                list(self.program.argv),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **self.program.env},
+                start_new_session=True,
                 preexec_fn=partial(_become_child, self.program.nice),
-            )  # fmt: skip
-        self.started, self._seen_dead = True, False
+            )
+        self.started = True
+        self._seen_dead = False
 
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
@@ -146,13 +162,17 @@ class _Child:
 
     def restart_due(self) -> bool:
         """Return True if a restart is due, with growing delays; EmbeddedError if it always dies."""
-        now = time.monotonic()
+        # 1. Note a new death, and forget those long ago.
+        now_s = time.monotonic()
         if not self._seen_dead:
             self._seen_dead = True
-            self._deaths = [d for d in self._deaths if now - d < _CRASH_WINDOW_S] + [now]
+            recent = [death_s for death_s in self._deaths if now_s - death_s < _CRASH_WINDOW_S]
+            self._deaths = [*recent, now_s]
+
+        # 2. The first is followed by a restart at once, the next after 1 s, 2 s, ...
         if len(self._deaths) >= _CRASHES_TO_GIVE_UP:
             raise EmbeddedError(f"{self.program.name} keeps ending:\n{self.last_words()}")
-        return now - self._deaths[-1] >= len(self._deaths) - 1
+        return now_s - self._deaths[-1] >= len(self._deaths) - 1
 
     def bound_log(self) -> None:
         """Keep a long log as `.log.1` and empty it; the program goes on at its new end."""
@@ -162,11 +182,14 @@ class _Child:
             os.truncate(self.log, 0)
 
     def last_words(self, lines: int = 15) -> str:
+        """Return the last lines of its log."""
         with self.log.open("rb") as file:
             file.seek(max(0, self.log.stat().st_size - _LAST_WORDS))
-            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+            text = file.read().decode(errors="replace")
+        return "\n".join(text.splitlines()[-lines:])
 
     def stop(self) -> None:
+        """End it, and kill it with its children if it takes longer than its time limit."""
         if self._process is None or not self.alive():
             return
         self._process.terminate()
@@ -188,6 +211,7 @@ def _become_child(nice: int) -> None:
 
 
 def _take_lock(home: Path) -> TextIO:
+    """Lock the home; EmbeddedError if another process has it."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = (home / "embedded.lock").open("a+")
     try:
@@ -201,4 +225,5 @@ def _take_lock(home: Path) -> TextIO:
 
 
 def python(*arguments: str) -> list[str]:
+    """Command that runs this Python with these arguments."""
     return [sys.executable, *arguments]

@@ -36,13 +36,20 @@ WORKLOADS = (
     ("philly", "Trace: Philly"),
 )
 TRACES = ("csv", "swf", "gavel", "philly")
+"""Workload types that take a trace."""
+
 TABLES = ("gavel_generator",)
 """Workload types that take Gavel's throughput tables instead of a trace."""
+
 WRITTEN = "written"
+"""Choice of a cluster that is written in the form."""
+
 LARGEST_TRACE = 20_000_000
 """Bytes of an uploaded trace, unpacked."""
 
 TICKED = (registry.DEFAULT, "fifo", "edf")
+"""Policies that are ticked at first."""
+
 EXAMPLE = """name: small
 nodes:
   - {name: v, gpu_type: V100, gpus: 2, count: 5}
@@ -96,11 +103,12 @@ class PolicyChoice:
 
 
 def offered() -> list[PolicyChoice]:
-    return [
-        PolicyChoice(e.name, e.summary, parameters_of(e.name))
-        for e in registry.entries()
-        if e.error is None
-    ]
+    """Policies that can be loaded, with their parameters."""
+    choices = []
+    for entry in registry.entries():
+        if entry.error is None:
+            choices.append(PolicyChoice(entry.name, entry.summary, parameters_of(entry.name)))
+    return choices
 
 
 class StudyForm(TypedForm):
@@ -131,19 +139,22 @@ class StudyForm(TypedForm):
             self.choose("workload", [choice for choice in WORKLOADS if choice[0] not in LIVE])
 
     def policies(self) -> Iterator[PolicyChoice]:
+        """Policies as ticked and typed; at first some are ticked."""
         for policy in offered():
-            is_typed = f"policy_{policy.name}" in self.data
-            ticked = is_typed if self.is_bound else policy.name in TICKED
-            typed = self.data.get(f"parameters_{policy.name}", "")
-            yield replace(policy, ticked=ticked, parameters=typed)
+            if self.is_bound:
+                is_ticked = f"policy_{policy.name}" in self.data
+            else:
+                is_ticked = policy.name in TICKED
+            parameters = self.data.get(f"parameters_{policy.name}", "")
+            yield replace(policy, ticked=is_ticked, parameters=parameters)
 
     def switches(self) -> Iterator[tuple[str, str, str]]:
-        """(name, words, typed text) of every switch that is a number."""
+        """(name, words, typed text) of every switch that is a number or a word."""
         for name, default in asdict(NO_SWITCHES).items():
             if not isinstance(default, int | float | str):
                 continue
-            usual = default if isinstance(default, str) else f"{default:g}"
-            typed = self.data.get(f"switch_{name}", usual)
+            default_text = default if isinstance(default, str) else f"{default:g}"
+            typed = self.data.get(f"switch_{name}", default_text)
             yield name, SWITCH_WORDS.get(name, name.replace("_", " ")), typed
 
     def asked(self, trace: UploadedFile[bytes] | None) -> dict[str, Any]:
@@ -165,21 +176,21 @@ class StudyForm(TypedForm):
         """Messages with policies and switches named as beside their fields."""
         ticked = [policy.name for policy in self.policies() if policy.ticked]
 
-        def name_of(match: re.Match[str]) -> str:
-            place = int(match[1])
-            return f"{ticked[place] if place < len(ticked) else match[0]}: "
+        def policy_name(match: re.Match[str]) -> str:
+            index = int(match[1])
+            return f"{ticked[index]}: " if index < len(ticked) else f"{match[0]}: "
 
-        def words_of(match: re.Match[str]) -> str:
+        def switch_words(match: re.Match[str]) -> str:
             return f"{SWITCH_WORDS[match[1]]}: " if match[1] in SWITCH_WORDS else match[0]
 
-        found = {name: list(messages) for name, messages in problems.items()}
-        for field, pattern, words in (
-            ("policies", r"^policies\[(\d+)\][:.] ?", name_of),
-            ("switches", r"^switches\.(\w+): ", words_of),
-        ):
-            if field in found:
-                found[field] = [re.sub(pattern, words, message) for message in found[field]]
-        return found
+        worded = {name: list(messages) for name, messages in problems.items()}
+        if "policies" in worded:
+            pattern = r"^policies\[(\d+)\][:.] ?"
+            worded["policies"] = [re.sub(pattern, policy_name, m) for m in worded["policies"]]
+        if "switches" in worded:
+            pattern = r"^switches\.(\w+): "
+            worded["switches"] = [re.sub(pattern, switch_words, m) for m in worded["switches"]]
+        return worded
 
     def show(self, problems: Mapping[str, Sequence[str]]) -> None:
         """Put messages beside the fields that they name, others at the top."""
@@ -193,25 +204,34 @@ class StudyForm(TypedForm):
         return read_yaml("cluster", typed["cluster_yaml"])
 
     def _policies(self) -> list[dict[str, Any]]:
-        chosen = []
+        """Ticked policies with their parameters. StudyDocumentError if there is none."""
+        chosen: list[dict[str, Any]] = []
         for policy in self.policies():
-            if policy.ticked:
-                given = _parameters(policy)
-                chosen.append({"name": policy.name, **({"parameters": given} if given else {})})
+            if not policy.ticked:
+                continue
+            choice: dict[str, Any] = {"name": policy.name}
+            parameters = _parameters(policy)
+            if parameters:
+                choice["parameters"] = parameters
+            chosen.append(choice)
         if not chosen:
             raise StudyDocumentError({"policies": ["tick at least one policy"]})
         return chosen
 
     def _switches(self) -> dict[str, Any]:
+        """Switches by name that are not as they are by default; an empty field is as by default."""
         defaults = asdict(NO_SWITCHES)
-        found = {
-            name: text.strip()
-            if isinstance(defaults[name], str)
-            else _number(f"switches: {words}", text)
-            for name, words, text in self.switches()
-            if text.strip()
-        }
-        return {name: value for name, value in found.items() if value != defaults[name]}
+        changed = {}
+        for name, words, text in self.switches():
+            if not text.strip():
+                continue
+            if isinstance(defaults[name], str):
+                value: Any = text.strip()
+            else:
+                value = _number(f"switches: {words}", text)
+            if value != defaults[name]:
+                changed[name] = value
+        return changed
 
 
 def read_yaml(field: str, text: str) -> Any:
@@ -223,27 +243,34 @@ def read_yaml(field: str, text: str) -> Any:
 
 
 def _workload(typed: Mapping[str, str], trace: UploadedFile[bytes] | None) -> dict[str, Any]:
-    of = typed["workload"]
-    if of in LIVE:
+    """Workload as typed. StudyDocumentError."""
+    # 1. A live cluster's queue or history.
+    workload_type = typed["workload"]
+    if workload_type in LIVE:
         if typed["cluster"] == WRITTEN:
-            raise StudyDocumentError(
-                {"workload": [f"choose a live cluster above: a written one has no {of}"]}
-            )
-        days = {"days": _number("workload: days", typed["days"])} if of == "history" else {}
-        return {"type": of, "cluster": typed["cluster"], **days}
+            problem = f"choose a live cluster above: a written one has no {workload_type}"
+            raise StudyDocumentError({"workload": [problem]})
+        live: dict[str, Any] = {"type": workload_type, "cluster": typed["cluster"]}
+        if workload_type == "history":
+            live["days"] = _number("workload: days", typed["days"])
+        return live
+
+    # 2. A generator or a trace. Its options may also say what has a field of its own.
     options = read_yaml("options", typed["options"]) or {}
     if not isinstance(options, dict):
         raise StudyDocumentError({"options": ["must be options by name, such as gap_s: 60"]})
-    jobs = {"jobs": _number("jobs", typed["jobs"])} if typed["jobs"] else {}
-    text = {}
-    if of in TABLES and "kinds" not in options and "tables" not in options:
-        text = {"tables": _trace_text(typed, trace)}
-    elif of in TRACES:
-        text = {"text": _trace_text(typed, trace)}
-    return {"type": of, **jobs, **text, **options}
+    workload: dict[str, Any] = {"type": workload_type}
+    if typed["jobs"]:
+        workload["jobs"] = _number("jobs", typed["jobs"])
+    if workload_type in TABLES and "kinds" not in options and "tables" not in options:
+        workload["tables"] = _trace_text(typed, trace)
+    elif workload_type in TRACES:
+        workload["text"] = _trace_text(typed, trace)
+    return {**workload, **options}
 
 
 def _trace_text(typed: Mapping[str, str], trace: UploadedFile[bytes] | None) -> str:
+    """Text of the uploaded file, else the pasted one. StudyDocumentError."""
     text = typed["trace_text"]
     if trace is not None and trace.size:
         try:
@@ -259,15 +286,17 @@ def _parameters(policy: PolicyChoice) -> Any:
     try:
         return read_yaml("policies", as_mapping(policy.parameters)) or {}
     except StudyDocumentError as error:
-        found = f"{policy.name}: {error.fields['policies'][0]}"
+        problem = f"{policy.name}: {error.fields['policies'][0]}"
         advice = "write parameters as name: value, name: value"
-        raise StudyDocumentError({"policies": [f"{found}; {advice}"]}) from None
+        raise StudyDocumentError({"policies": [f"{problem}; {advice}"]}) from None
 
 
 def as_mapping(typed: str) -> str:
     """Parameters typed in a line, `a: 1, b: 2`, as a mapping in YAML: with braces."""
     typed = typed.strip()
-    return f"{{{typed}}}" if typed and not typed.startswith("{") else typed
+    if not typed or typed.startswith("{"):
+        return typed
+    return f"{{{typed}}}"
 
 
 def _seeds(typed: str) -> list[int]:
@@ -279,8 +308,9 @@ def _seeds(typed: str) -> list[int]:
 
 
 def _number(field: str, typed: str) -> float | int:
-    for kind in (int, float):
+    """Number as typed. StudyDocumentError for `field`, "field" or "field: words"."""
+    for number_type in (int, float):
         with suppress(ValueError):
-            return kind(typed)
+            return number_type(typed)
     name, _, words = field.partition(": ")
     raise StudyDocumentError({name: [f"{words} must be a number, not {typed[:40]!r}".strip()]})

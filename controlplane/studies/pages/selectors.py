@@ -31,8 +31,14 @@ SHOWN = (
 IF_KNOWN = ("pair_error_mean", "pair_error_p50", "pair_error_p90")
 """Figures on pages of simulations in which pairs were estimated."""
 
-PARTS, NO_BEST = {"utilisation", *IF_KNOWN}, {"preemptions", *IF_KNOWN}
-"""Figures that are fractions, and those of which none is the best."""
+FRACTIONS = {"utilisation", *IF_KNOWN}
+"""Figures that are shown as percentages."""
+
+NO_BEST = {"preemptions", *IF_KNOWN}
+"""Figures of which no value is marked as the best."""
+
+MOST_FAILURES = 5
+"""Failed runs of a study that are listed."""
 
 DOWNLOADS = {
     "results.json": "application/json",
@@ -76,7 +82,8 @@ def simulations_page(user: User, number: int | str | None) -> Page[Simulation]:
 
 def kept_until(simulation: Simulation) -> datetime | None:
     """Time of removal by retention; None if active, shared, or kept for ever."""
-    days, ended_at = settings.KEEP_DAYS["simulations"], simulation.ended_at
+    days = settings.KEEP_DAYS["simulations"]
+    ended_at = simulation.ended_at
     if ended_at is None or simulation.share_key or not days:
         return None
     return ended_at + timedelta(days=days)
@@ -93,63 +100,83 @@ def sizes_of(simulation: Simulation) -> dict[str, int]:
     return dict(SimulationFile.objects.filter(simulation=simulation).values_list("name", "size"))
 
 
-def results_table(found: Sequence[tuple[str, Mapping[str, Any]]]) -> ResultsTable:
+def results_table(studies: Sequence[tuple[str, Mapping[str, Any]]]) -> ResultsTable:
     """Policies of one or several studies, (name, results.json) each, side by side."""
-    metrics = {m["name"]: m for m in found[0][1].get("metrics", ())} if found else {}
-    several = len(found) > 1
-    studies = [name if several else "" for name, results in found for _ in _policies(results)]
-    policies = [policy for _, results in found for policy in _policies(results)]
-    means = [{name: _mean(of) for name, of in p.get("mean", {}).items()} for p in policies]
-    known = [name for name in IF_KNOWN if any(of.get(name) is not None for of in means)]
-    shown = [metrics[name] for name in (*SHOWN, *known) if name in metrics]
-    may_be_best = fewest_unfinished([of.get("unfinished") for of in means])
-    best = {m["name"]: _best(means, may_be_best, m["name"]) for m in shown}
-    rows = [
-        PolicyRow(
-            str(policy.get("label")),
-            study,
-            tuple(
-                _cell(policy.get("mean", {}).get(m["name"]), m, best[m["name"]] if may else None)
-                for m in shown
-            ),
-            _mean(policy.get("total_cost_against_first")),
-        )
-        for study, policy, may in zip(studies, policies, may_be_best, strict=True)
-    ]
+    # 1. All policies, each with its study's name if there are several, and their mean figures.
+    several = len(studies) > 1
+    policies: list[Mapping[str, Any]] = []
+    study_names: list[str] = []
+    for name, results in studies:
+        for policy in results.get("policies", ()):
+            policies.append(policy)
+            study_names.append(name if several else "")
+    means = [_means_of(policy) for policy in policies]
+
+    # 2. The figures to show, in order: those of every study, then those that any policy has.
+    metrics: dict[str, Mapping[str, Any]] = {}
+    if studies:
+        metrics = {metric["name"]: metric for metric in studies[0][1].get("metrics", ())}
+    names = list(SHOWN)
+    for name in IF_KNOWN:
+        if any(mean.get(name) is not None for mean in means):
+            names.append(name)
+    columns = [metrics[name] for name in names if name in metrics]
+
+    # 3. A row for each policy. One that leaves more jobs unfinished than another is never best.
+    may_be_best = fewest_unfinished([mean.get("unfinished") for mean in means])
+    best = {column["name"]: _best(means, may_be_best, column["name"]) for column in columns}
+    rows = []
+    for policy, study_name, may in zip(policies, study_names, may_be_best, strict=True):
+        intervals = policy.get("mean", {})
+        cells = []
+        for column in columns:
+            name = column["name"]
+            cells.append(_cell(intervals.get(name), column, best[name] if may else None))
+        against = _mean(policy.get("total_cost_against_first"))
+        rows.append(PolicyRow(str(policy.get("label")), study_name, tuple(cells), against))
+
+    # 4. Notes of each study: its failed runs, then other facts.
     notes = []
-    for name, results in found:
-        failures = [
-            f"{f['policy']} failed with seed {f['seed']}: {f['message']}"
-            for f in results.get("failures", ())[:5]
-        ]
+    for name, results in studies:
         prefix = f"{name}: " if several else ""
+        failures = [
+            f"{run['policy']} failed with seed {run['seed']}: {run['message']}"
+            for run in results.get("failures", ())[:MOST_FAILURES]
+        ]
         notes += [f"{prefix}{note}" for note in (*failures, *notes_of(results))]
-    return ResultsTable(tuple(m["words"] for m in shown), tuple(rows), tuple(notes))
+    return ResultsTable(tuple(column["words"] for column in columns), tuple(rows), tuple(notes))
 
 
-def _policies(results: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    found: Sequence[Mapping[str, Any]] = results.get("policies", ())
-    return found
+def _means_of(policy: Mapping[str, Any]) -> dict[str, float | None]:
+    """Mean of each figure of a policy, by the figure's name."""
+    return {name: _mean(interval) for name, interval in policy.get("mean", {}).items()}
 
 
-def _cell(found: object, metric: Mapping[str, Any], best: float | None) -> Cell:
-    mean, name, words = _mean(found), str(metric["name"]), str(metric["words"])
+def _cell(interval: object, metric: Mapping[str, Any], best: float | None) -> Cell:
+    """Cell for a figure's confidence interval; a dash if it has no mean."""
+    name = str(metric["name"])
+    heading = str(metric["words"])
+    mean = _mean(interval)
     if mean is None:
-        return Cell(words, "–", "", best=False)
-    half = found.get("half_width") if isinstance(found, Mapping) else None
-    spread = f"± {_words(half, name, '')}" if half else ""
+        return Cell(heading, "–", "", best=False)
+    half_width = interval.get("half_width") if isinstance(interval, Mapping) else None
+    spread = f"± {_words(half_width, name, '')}" if half_width else ""
     is_best = best is not None and abs(mean - best) <= SAME * abs(best)
-    return Cell(words, _words(mean, name, str(metric["unit"])), spread, best=is_best)
+    return Cell(heading, _words(mean, name, str(metric["unit"])), spread, best=is_best)
 
 
 def _words(value: float, metric: str, unit: str) -> str:
-    if metric in PARTS:
+    """Figure in words: a percentage, a duration, or a number with its unit."""
+    if metric in FRACTIONS:
         return f"{100 * value:.1f}%"
-    return duration(value) if metric.endswith("_s") else f"{quantity(value)} {unit}".strip()
+    if metric.endswith("_s"):
+        return duration(value)
+    return f"{quantity(value)} {unit}".strip()
 
 
-def _mean(found: object) -> float | None:
-    mean = found.get("mean") if isinstance(found, Mapping) else None
+def _mean(interval: object) -> float | None:
+    """Mean of a confidence interval of results.json; None if it has none."""
+    mean = interval.get("mean") if isinstance(interval, Mapping) else None
     return float(mean) if isinstance(mean, int | float) else None
 
 
@@ -157,30 +184,50 @@ def _best(
     means: Sequence[Mapping[str, float | None]], may_be_best: Sequence[bool], metric: str
 ) -> float | None:
     """Best mean of the policies that may be best; None if all means are alike."""
-    found = [of.get(metric) for of in means]
-    every = [mean for mean in found if mean is not None]
-    known = [m for m, may in zip(found, may_be_best, strict=True) if may and m is not None]
-    if metric in NO_BEST or len(every) < 2 or not known:
+    # 1. The means that are known, and those among them that may be best.
+    known = []
+    candidates = []
+    for policy_means, may in zip(means, may_be_best, strict=True):
+        mean = policy_means.get(metric)
+        if mean is None:
+            continue
+        known.append(mean)
+        if may:
+            candidates.append(mean)
+
+    # 2. Nothing is best where there is nothing to choose.
+    if metric in NO_BEST or len(known) < 2 or not candidates:
         return None
-    if max(every) - min(every) <= SAME * max(map(abs, every)):
+    if max(known) - min(known) <= SAME * max(map(abs, known)):
         return None
-    return max(known) if metric == "utilisation" else min(known)
+    return max(candidates) if metric == "utilisation" else min(candidates)
 
 
 def notes_of(results: Mapping[str, Any]) -> list[str]:
     """Facts beside the figures of results.json that a reader must know."""
-    said = []
+    notes = []
+
+    # 1. What the workload lost; the first seed's stands for all.
     workloads = results.get("workloads", ())
-    if skipped := sum(int(w.get("skipped", 0)) for w in workloads[:1]):
-        said.append(f"{counted(skipped, 'bad line')} of the trace left out.")
-    if unplaceable := sum(int(w.get("unplaceable", 0)) for w in workloads[:1]):
-        said.append(f"{counted(unplaceable, 'job')} never run, as no node fits.")
+    first = workloads[0] if workloads else {}
+    skipped_lines = int(first.get("skipped", 0))
+    if skipped_lines:
+        notes.append(f"{counted(skipped_lines, 'bad line')} of the trace left out.")
+    unplaceable_jobs = int(first.get("unplaceable", 0))
+    if unplaceable_jobs:
+        notes.append(f"{counted(unplaceable_jobs, 'job')} never run, as no node fits.")
+
+    # 2. Policies that did not finish their jobs.
     for policy in results.get("policies", ()):
-        if left := policy.get("unfinished_jobs"):
-            said.append(
-                f"{policy['label']} left jobs unfinished (such as {left[0]['job']}); the least"
-                " that they would still cost is in its total."
+        unfinished = policy.get("unfinished_jobs")
+        if unfinished:
+            notes.append(
+                f"{policy['label']} left jobs unfinished (such as {unfinished[0]['job']}); the"
+                " least that they would still cost is in its total."
             )
-    if switches := results.get("switches_on"):
-        said.append(f"Switched on: {in_words(switches)}.")
-    return said
+
+    # 3. Effects of reality that were simulated.
+    switches = results.get("switches_on")
+    if switches:
+        notes.append(f"Switched on: {in_words(switches)}.")
+    return notes

@@ -38,10 +38,7 @@ from controlplane.studies.rest.serializers import (
     WhatIfInput,
     WhatIfSerializer,
 )
-from controlplane.studies.selectors import (
-    get_simulation,
-    visible_simulations,
-)
+from controlplane.studies.selectors import get_simulation, visible_simulations
 from controlplane.studies.what_if.decide import WhatIf, WhatIfError, what_if
 from controlplane.studies.what_if.queue_end import queue_end_create
 from controlplane.studies.what_if.start_now import start_now
@@ -97,10 +94,10 @@ class SimulationViewSet(StrictView, mixins.ListModelMixin, GenericViewSet[Simula
         if not isinstance(request.data, Mapping):
             raise ValidationError({"request": ["must be a study as an object"]})
         try:
-            made = services.simulation_create(_user(request), request.data)
+            simulation = services.simulation_create(_user(request), request.data)
         except StudyDocumentError as error:
             raise ValidationError(cast("dict[str, Any]", error.fields)) from None
-        return Response(SimulationSerializer(made).data, status=status.HTTP_201_CREATED)
+        return Response(SimulationSerializer(simulation).data, status=status.HTTP_201_CREATED)
 
     @extend_schema(responses={204: None})
     def destroy(self, request: Request, pk: str) -> Response:
@@ -112,25 +109,26 @@ class SimulationViewSet(StrictView, mixins.ListModelMixin, GenericViewSet[Simula
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, pk: str) -> Response:
         """Stop it for good."""
-        return self._acted(request, pk, services.simulation_cancel)
+        return self._after(request, pk, services.simulation_cancel)
 
     @extend_schema(request=None, responses=SimulationSerializer)
     @action(detail=True, methods=["post"], write_scope=Scope.OPERATE)
     def share(self, request: Request, pk: str) -> Response:
         """Make a link with which anybody may look at it: /shared/simulations/{share}/."""
-        return self._acted(request, pk, services.simulation_share)
+        return self._after(request, pk, services.simulation_share)
 
     @extend_schema(request=None, responses=SimulationSerializer)
     @share.mapping.delete
     def unshare(self, request: Request, pk: str) -> Response:
         """Take the link back."""
-        return self._acted(request, pk, services.simulation_unshare)
+        return self._after(request, pk, services.simulation_unshare)
 
-    def _acted(
+    def _after(
         self, request: Request, pk: str, act: Callable[[Simulation, User], Simulation]
     ) -> Response:
-        acted = act(_simulation(request, pk), _user(request))
-        return Response(SimulationSerializer(acted).data)
+        """Answer with the simulation after a service has acted on it."""
+        simulation = act(_simulation(request, pk), _user(request))
+        return Response(SimulationSerializer(simulation).data)
 
 
 class JsonForErrors(BaseContentNegotiation):
@@ -155,18 +153,20 @@ class SimulationFileView(StrictView):
     def get(self, request: Request, pk: str) -> StreamingHttpResponse:
         """The file, or 404 if there is none (yet)."""
         simulation = _simulation(request, pk)
-        named = {"Content-Disposition": f'attachment; filename="{self.file}"'}
-        answer = download(simulation, self.file, self.media_type, **named)
+        headers = {"Content-Disposition": f'attachment; filename="{self.file}"'}
+        answer = download(simulation, self.file, self.media_type, **headers)
         if answer is None:
             raise NotFound(f"the simulation is {simulation.state} and has no {self.file}")
         return answer
 
 
 def _described(name: str, answer: Any = OpenApiTypes.STR) -> Any:
+    """Decorate a view of a file with its name and type of answer in the OpenAPI document."""
+
     def decorate(view: type[SimulationFileView]) -> Any:
         responses = {(200, view.media_type): answer}
-        shown = extend_schema(operation_id=name, description=view.__doc__, responses=responses)
-        return extend_schema_view(get=shown)(view)
+        schema = extend_schema(operation_id=name, description=view.__doc__, responses=responses)
+        return extend_schema_view(get=schema)(view)
 
     return decorate
 
@@ -175,21 +175,24 @@ def _described(name: str, answer: Any = OpenApiTypes.STR) -> Any:
 class ResultsView(SimulationFileView):
     """Costs, times and counts by policy and seed."""
 
-    file, media_type = "results.json", "application/json"
+    file = "results.json"
+    media_type = "application/json"
 
 
 @_described("simulation_jobs")
 class JobsView(SimulationFileView):
     """Every job of every run as CSV."""
 
-    file, media_type = "jobs.csv", "text/csv"
+    file = "jobs.csv"
+    media_type = "text/csv"
 
 
 @_described("simulation_report")
 class ReportView(SimulationFileView):
     """The report as one HTML file that needs no network."""
 
-    file, media_type = "report.html", "text/html"
+    file = "report.html"
+    media_type = "text/html"
 
 
 class QueueEndView(StrictView):
@@ -202,14 +205,14 @@ class QueueEndView(StrictView):
     )
     def post(self, request: Request, name: str) -> Response:
         """Simulate the queue to its end under the present choice and others, as a simulation."""
-        given = QueueEndInput(data=request.data)
-        given.is_valid(raise_exception=True)
+        body = QueueEndInput(data=request.data)
+        body.is_valid(raise_exception=True)
+        choices = body.validated_data["choices"]
         try:
-            choices = given.validated_data["choices"]
-            made = queue_end_create(_user(request), _cluster(name), choices)
+            simulation = queue_end_create(_user(request), _cluster(name), choices)
         except WhatIfError as error:
             raise ValidationError({error.field: [str(error)]}) from None
-        return Response(SimulationSerializer(made).data, status=status.HTTP_201_CREATED)
+        return Response(SimulationSerializer(simulation).data, status=status.HTTP_201_CREATED)
 
 
 class WhatIfView(StrictView):
@@ -226,18 +229,19 @@ class WhatIfView(StrictView):
     )
     def post(self, request: Request, name: str) -> Response:
         """Ask a policy what it would decide about the cluster as it is. Nothing is changed."""
-        given = WhatIfInput(data=request.data)
-        given.is_valid(raise_exception=True)
-        policy, parameters = given.validated_data["policy"], given.validated_data.get("parameters")
+        body = WhatIfInput(data=request.data)
+        body.is_valid(raise_exception=True)
+        policy = body.validated_data["policy"]
+        parameters = body.validated_data.get("parameters") or {}
         try:
-            found = what_if(_user(request), _cluster(name), policy, parameters or {}, _as_data)
+            answer = what_if(_user(request), _cluster(name), policy, parameters, _as_data)
         except WhatIfError as error:
             raise ValidationError({error.field: [str(error)]}) from None
-        return Response(found)
+        return Response(answer)
 
 
-def _as_data(found: WhatIf) -> dict[str, Any]:
-    return dict(WhatIfSerializer(found).data)
+def _as_data(answer: WhatIf) -> dict[str, Any]:
+    return dict(WhatIfSerializer(answer).data)
 
 
 class StartNowView(StrictView):
@@ -252,9 +256,9 @@ class StartNowView(StrictView):
     )
     def get(self, request: Request, pk: str) -> Response:
         """Try changes on the live queue for at most 2 s: cheapest first. Changes nothing."""
-        return Response(
-            StartNowSerializer(start_now(_user(request), get_job(request.user, pk))).data
-        )
+        job = get_job(request.user, pk)
+        answer = start_now(_user(request), job)
+        return Response(StartNowSerializer(answer).data)
 
 
 class SubmissionForecastView(StrictView):

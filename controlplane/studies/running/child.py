@@ -1,9 +1,13 @@
 """Child process of a simulation: python -m controlplane.studies.running.child FOLDER.
 
-Without database. Standard output gets one JSON object a line: {"progress": 0.25, "message": "...",
-"left_s": 60}, at the end {"done": true}, {"error": "..."} if the study cannot be run, {"busy":
-true} if another process works in the folder. It is nice, limits its memory, and ends with its
-parent.
+It uses no database. It writes one JSON object a line to standard output:
+
+- {"progress": 0.25, "message": "...", "left_s": 60} now and then;
+- {"done": true} at the end;
+- {"error": "..."} if the study cannot be run;
+- {"busy": true} if another process works in the folder.
+
+It is nice, limits its memory, and ends with its parent.
 """
 
 from __future__ import annotations
@@ -23,32 +27,36 @@ if TYPE_CHECKING:
 
 GB = 10**9
 NICE = 10
-SHOWN = 3
+MOST_NAMED = 3
+"""Runs under way that a message names."""
 
 Say = Callable[[Mapping[str, Any]], None]
 
 
 def main() -> int:
     """Run the study; return 0 if done, 1 on failure."""
-    given = _arguments()
-    answers, sys.stdout = sys.stdout, sys.stderr  # a policy that prints must not garble the answers
+    arguments = _arguments()
 
-    def say(what: Mapping[str, Any]) -> None:
-        answers.write(json.dumps(what) + "\n")
-        answers.flush()
+    # A policy that prints must not garble the messages.
+    messages = sys.stdout
+    sys.stdout = sys.stderr
 
-    _settle(given.parent, given.memory_gb)
+    def say(message: Mapping[str, Any]) -> None:
+        messages.write(json.dumps(message) + "\n")
+        messages.flush()
+
+    _limit(arguments.parent, arguments.memory_gb)
     from controlplane.simulation.study.study import StudyBusyError  # after the limits are set
 
     try:
-        run(given.folder, given.processes, say)
+        run(arguments.folder, arguments.processes, say)
     except StudyBusyError:
         say({"busy": True})
     except MemoryError:
-        say({"error": f"it needs more than {given.memory_gb:g} GB of memory"})
+        say({"error": f"it needs more than {arguments.memory_gb:g} GB of memory"})
     except Exception as error:  # anybody's policy runs here: it raises what it likes
-        kind = "" if _is_expected(error) else f"{type(error).__name__}: "
-        say({"error": f"{kind}{error}"})
+        prefix = "" if _is_for_people(error) else f"{type(error).__name__}: "
+        say({"error": f"{prefix}{error}"})
     else:
         say({"done": True})
         return 0
@@ -62,43 +70,48 @@ def run(folder: Path, processes: int, say: Say) -> None:
 
     document = json.loads((folder / "study.json").read_text())
     if "choices" in document:
-        found = run_choices(document, processes, lambda done: say(_part(done)))
-        (folder / "results.json").write_text(json.dumps(found, allow_nan=False))
-        return
-    study = Study.of(document)
-    run_study(study, folder, processes=processes, on_progress=lambda progress: say(_told(progress)))
+        results = run_choices(document, processes, lambda part: say(_progress_of_what_if(part)))
+        (folder / "results.json").write_text(json.dumps(results, allow_nan=False))
+    else:
+        study = Study.of(document)
+        run_study(study, folder, processes=processes, on_progress=lambda p: say(_progress_of(p)))
 
 
-def _part(done: float) -> dict[str, Any]:
-    return {"progress": done, "message": "to the end of the queue", "left_s": None}
+def _progress_of_what_if(part: float) -> dict[str, Any]:
+    """Message of a what-if's progress, 0 to 1."""
+    return {"progress": part, "message": "to the end of the queue", "left_s": None}
 
 
-def _told(progress: StudyProgress) -> dict[str, Any]:
-    over = progress.finished + progress.failed
-    under_way = "".join(
-        f", {r.label} with seed {r.seed}: {100 * r.fraction:.0f}%" for r in progress.running[:SHOWN]
-    )
-    failed = f", {progress.failed} failed" if progress.failed else ""
-    message = f"{over} of {progress.total} runs done{failed}{under_way}"
-    return {"progress": progress.fraction, "message": message, "left_s": progress.left_s}
+def _progress_of(progress: StudyProgress) -> dict[str, Any]:
+    """Message of a study's progress, with the first of the runs that are under way."""
+    ended = progress.finished + progress.failed
+    words = f"{ended} of {progress.total} runs done"
+    if progress.failed:
+        words += f", {progress.failed} failed"
+    for under_way in progress.running[:MOST_NAMED]:
+        percent = f"{100 * under_way.fraction:.0f}%"
+        words += f", {under_way.label} with seed {under_way.seed}: {percent}"
+    return {"progress": progress.fraction, "message": words, "left_s": progress.left_s}
 
 
-def _is_expected(error: Exception) -> bool:
-    """True for messages meant for people: of studies, workloads, clusters, policies."""
+def _is_for_people(error: Exception) -> bool:
+    """Return True for errors whose text is for users: of studies, workloads, clusters, policies."""
     from policies.contract.policy import PolicyError
 
     return isinstance(error, ValueError | PolicyError) and type(error) is not ValueError
 
 
-def _settle(parent: int | None, memory_gb: float) -> None:
+def _limit(parent: int | None, memory_gb: float) -> None:
+    """End with the parent, be nice, and limit the memory (0: not at all)."""
     if parent is not None:
         die_with(parent)
     be_nice(NICE)
     if memory_gb:
-        _, most = resource.getrlimit(resource.RLIMIT_DATA)
-        wanted = int(memory_gb * GB)
-        limit = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
+        _, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
+        limit = int(memory_gb * GB)
+        if hard_limit != resource.RLIM_INFINITY:
+            limit = min(limit, hard_limit)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard_limit))
 
 
 def _arguments() -> argparse.Namespace:

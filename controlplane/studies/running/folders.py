@@ -18,10 +18,19 @@ from controlplane.studies.lifecycle import ACTIVE
 from controlplane.studies.models import Simulation, SimulationFile
 
 FILES = ("results.json", "jobs.csv", "report.html", "timings.json")
+"""Results of a study that are stored."""
+
 LARGEST = 256 * 1024 * 1024
+"""Most bytes of a result."""
+
 LEVEL = 6
-PACKED_AT_ONCE, UNPACKED_AT_ONCE = 4 * 1024 * 1024, 64 * 1024
-"""Bytes of a packed file that are read by one query (SQLite reads all for each), and unpacked."""
+"""Level of compression by zlib."""
+
+PACKED_AT_ONCE = 4 * 1024 * 1024
+"""Bytes of a packed file that one query reads; SQLite reads the whole file for each."""
+
+UNPACKED_AT_ONCE = 64 * 1024
+"""Most bytes of a piece."""
 
 
 class TooLargeError(Exception):
@@ -48,41 +57,48 @@ def remove_folder(simulation: Simulation) -> None:
 def sweep() -> int:
     """Remove the folders of ended or deleted simulations; return their number."""
     root = Path(settings.SIMULATIONS_DIR)
-    there = {path.name: path for path in (root.iterdir() if root.is_dir() else ())}
-    ids = [name for name in there if _is_uuid(name)]
-    active = Simulation.objects.filter(pk__in=ids, state__in=ACTIVE).values_list("pk", flat=True)
-    over = set(ids) - set(map(str, active))
-    for name in over:
-        shutil.rmtree(there[name], ignore_errors=True)
+    if not root.is_dir():
+        return 0
+    folders = {path.name: path for path in root.iterdir() if _is_uuid(path.name)}
+    active = Simulation.objects.filter(pk__in=list(folders), state__in=ACTIVE)
+    active_ids = {str(pk) for pk in active.values_list("pk", flat=True)}
+    over = [path for name, path in folders.items() if name not in active_ids]
+    for path in over:
+        shutil.rmtree(path, ignore_errors=True)
     return len(over)
 
 
 def packed_files(simulation: Simulation, folder: Path) -> list[SimulationFile]:
     """Files of the study as rows to write. TooLargeError names one that is too large."""
-    found = []
+    files = []
     for name in FILES:
         path = folder / name
         if not path.exists():
             continue
-        if (size := path.stat().st_size) > LARGEST:
+        size = path.stat().st_size
+        if size > LARGEST:
             raise TooLargeError(
                 f"{name} has {size:,} bytes, more than {LARGEST:,}: simulate fewer jobs or seeds at"
                 " once"
             )
         data = zlib.compress(path.read_bytes(), LEVEL)
-        found.append(SimulationFile(simulation=simulation, name=name, size=size, data=data))
-    return found
+        files.append(SimulationFile(simulation=simulation, name=name, size=size, data=data))
+    return files
 
 
 def read_file(simulation: Simulation, name: str) -> bytes | None:
-    """A file that the simulation came to; None if it has none of that name."""
-    found = stored_file(simulation, name)
-    return None if found is None else b"".join(found[1])
+    """Content of one of the simulation's files; None if it has none of that name."""
+    stored = stored_file(simulation, name)
+    if stored is None:
+        return None
+    _, pieces = stored
+    return b"".join(pieces)
 
 
 def stored_file(simulation: Simulation, name: str) -> tuple[int, Iterator[bytes]] | None:
-    """Bytes of such a file, and its pieces, each read when it is wanted: a slow download holds
-    one, and some of the packed bytes.
+    """(bytes, pieces) of one of the simulation's files; None if it has none of that name.
+
+    Each piece is read when it is wanted: a slow download holds one, and some of the packed bytes.
     """
     files = SimulationFile.objects.filter(simulation=simulation, name=name)
     size = files.values_list("size", flat=True).first()
@@ -91,14 +107,15 @@ def stored_file(simulation: Simulation, name: str) -> tuple[int, Iterator[bytes]
 
 def _unpacked(files: QuerySet[SimulationFile]) -> Iterator[bytes]:
     """Pieces of one file. Raises FileNotFoundError if it is deleted meanwhile."""
-    unpacking, at = zlib.decompressobj(), 1
-    while not unpacking.eof:
-        packed = unpacking.unconsumed_tail
+    unpacker = zlib.decompressobj()
+    position = 1  # of the next packed byte, as SQL counts
+    while not unpacker.eof:
+        packed = unpacker.unconsumed_tail
         if not packed:
-            read = Substr("data", at, PACKED_AT_ONCE, output_field=BinaryField())
-            packed = bytes(files.values_list(read, flat=True).first() or b"")
-            at += len(packed)
-        piece = unpacking.decompress(packed, UNPACKED_AT_ONCE)
+            part = Substr("data", position, PACKED_AT_ONCE, output_field=BinaryField())
+            packed = bytes(files.values_list(part, flat=True).first() or b"")
+            position += len(packed)
+        piece = unpacker.decompress(packed, UNPACKED_AT_ONCE)
         if not piece and not packed:
             raise FileNotFoundError("the simulation was deleted during the download")
         yield piece

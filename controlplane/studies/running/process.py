@@ -19,7 +19,10 @@ from policies.host.lifetime import of_a_child
 
 ROOT = Path(__file__).resolve().parents[3]
 CHUNK = 1 << 16
+"""Bytes of output that are read at once."""
+
 LOG = "log.txt"
+"""File for what the process writes to standard error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ class StudyProcess:
                 start_new_session=True,
                 env=of_a_child(),
             )
-        self._read = b""
+        self._incomplete_line = b""
         self.status = Status()
 
     @property
@@ -80,24 +83,34 @@ class StudyProcess:
 
     def listen(self, for_s: float) -> Status:
         """Read its output within that time, or until it has ended."""
+        pipe = self._process.stdout
+        assert pipe is not None
         until_s = time.monotonic() + for_s
-        while not self.status.ended and (left_s := until_s - time.monotonic()) > 0:
-            pipe = self._process.stdout
-            assert pipe is not None
-            if not select.select([pipe], [], [], left_s)[0]:
+        while not self.status.ended:
+            # 1. Wait for output.
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
                 break
+            ready, _, _ = select.select([pipe], [], [], left_s)
+            if not ready:
+                break
+
+            # 2. The end of the output, before a message has told the end, is a failure.
             data = os.read(pipe.fileno(), CHUNK)
             if not data:
                 code = self._process.wait()
-                how = f"was killed (signal {-code})" if code < 0 else f"ended with status {code}"
-                self._receive({"error": f"its process {how} without a result"})
+                end = f"was killed (signal {-code})" if code < 0 else f"ended with status {code}"
+                self._receive({"error": f"its process {end} without a result"})
                 break
-            *lines, self._read = (self._read + data).split(b"\n")
+
+            # 3. Whole lines are messages; the rest of a line is kept until its end comes.
+            *lines, self._incomplete_line = (self._incomplete_line + data).split(b"\n")
             for line in lines:
                 self._receive(json.loads(line))
         return self.status
 
     def _receive(self, message: dict[str, Any]) -> None:
+        """Take the status from a message of the process."""
         progress = self.status.progress
         if "error" in message:
             error = str(message["error"]) or "it failed"

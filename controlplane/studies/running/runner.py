@@ -1,4 +1,4 @@
-"""Runner of simulations: taken from the queue by turns, watched, given back by dead workers.
+"""Runner of simulations: takes them from the queue by turns, and watches them to their end.
 
 Celery carries hints: a task that is doubled, late or lost breaks nothing. A worker that takes a
 simulation holds a slot and renews its row; one that is not renewed any more is queued again by the
@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -43,6 +43,8 @@ EXPIRY = timedelta(seconds=30)
 """Time for which an unrenewed simulation counts as running."""
 
 TURN_S = 1.0
+"""Seconds between two renewals."""
+
 MOST_STARTS = 5
 """Starts after which a simulation whose workers keep dying is given up."""
 
@@ -78,21 +80,25 @@ def run_next(ports: Ports | None = None) -> Simulation | None:
 
 def claim(now: datetime) -> Simulation | None:
     """Claim the next waiting simulation; None without one or without slot."""
-    while (slot := _free_slot()) is not None:
-        if (simulation := _next_waiting(now)) is None:
+    while True:
+        slot = _free_slot()
+        if slot is None:
+            return None
+        simulation = _next_waiting(now)
+        if simulation is None:
             return None
         lease = {"slot": slot, "owner": new_owner(), "expires_at": now + EXPIRY}
         start = {"started_at": now, "starts": simulation.starts + 1}
+        # Another worker may take the simulation or the slot first; then look again.
         with suppress(LostRaceError, IntegrityError), transaction.atomic():
             LastStart.objects.update_or_create(user_id=simulation.user_id, defaults={"at": now})
             return move_simulation(simulation, SimulationMove.START, **lease, **start)
-    return None
 
 
 def _next_waiting(now: datetime) -> Simulation | None:
     """Return the oldest waiting simulation of the person whose turn it is.
 
-    A start in time to come, of a clock that was ahead, counts as none: it says nothing of turns.
+    A last start later than `now`, of a clock that was ahead, is left out: it says nothing of turns.
     """
     running = Simulation.objects.filter(user=OuterRef("user"), state=State.RUNNING).order_by()
     counted = running.values("user").annotate(running=Count("pk"))
@@ -106,13 +112,17 @@ def _next_waiting(now: datetime) -> Simulation | None:
 
 
 def _free_slot() -> int | None:
+    """Number of a free slot, from 1; None if all are taken."""
     taken = set(Simulation.objects.filter(slot__isnull=False).values_list("slot", flat=True))
-    slots = range(1, settings.SIMULATIONS_AT_ONCE + 1)
-    return next((slot for slot in slots if slot not in taken), None)
+    for slot in range(1, settings.SIMULATIONS_AT_ONCE + 1):
+        if slot not in taken:
+            return slot
+    return None
 
 
 def _run(simulation: Simulation, ports: Ports) -> None:
-    with suppress(LostRaceError):  # cancelled or taken over as it ended: that has decided
+    """Run a claimed simulation, and store its end unless another move has decided it."""
+    with suppress(LostRaceError):  # it was cancelled or taken over as it ended
         try:
             folder = folder_of(simulation)
             with ports.process(folder) as process:
@@ -125,19 +135,26 @@ def _run(simulation: Simulation, ports: Ports) -> None:
 
 def _watch(simulation: Simulation, process: StudyProcess, ports: Ports) -> Status | None:
     """Follow it to its end; None if it was lost or given back to other workers."""
-    since_s = renewed_s = time.monotonic()
+    began_s = time.monotonic()
+    renewed_s = began_s
     while True:
+        # 1. It has ended, or must end.
         status = process.listen(ports.turn_s)
         if status.ended and not status.busy:
             return status
-        if time.monotonic() - since_s > settings.SIMULATION_LIMIT_S:
-            why = f"it took more than {settings.SIMULATION_LIMIT_S / 3600:g} hours"
-            return Status(status.progress, ended=True, error=why)
+        if time.monotonic() - began_s > settings.SIMULATION_LIMIT_S:
+            limit = f"it took more than {settings.SIMULATION_LIMIT_S / 3600:g} hours"
+            return Status(status.progress, ended=True, error=limit)
+
+        # 2. It goes on elsewhere if this worker stops, or another process has the folder. That
+        #    start does not count.
         if status.busy or ports.stopping():
             starts = max(0, simulation.starts - 1)
-            values = {"starts": starts, "progress": status.progress}
-            move_simulation(simulation, SimulationMove.LOSE, **values)
+            progress = status.progress
+            move_simulation(simulation, SimulationMove.LOSE, starts=starts, progress=progress)
             return None
+
+        # 3. Renew it. While the database is away it may run until others take it for lost.
         try:
             if not renew(simulation, status, timezone.now()):
                 remove_folder(simulation)
@@ -164,12 +181,14 @@ def renew(simulation: Simulation, status: Status, now: datetime) -> bool:
 
 
 def _finish(simulation: Simulation, folder: Path, status: Status) -> None:
-    try:
-        files = [] if status.error else packed_files(simulation, folder)
-    except TooLargeError as error:
-        status = replace(status, error=str(error))
+    """Store the results of a simulation that has ended, or its failure."""
     if status.error:
         _fail(simulation, status.error)
+        return
+    try:
+        files = packed_files(simulation, folder)
+    except TooLargeError as error:
+        _fail(simulation, str(error))
         return
     with transaction.atomic():
         move_simulation(simulation, SimulationMove.FINISH, progress=1.0, message="")
@@ -178,29 +197,36 @@ def _finish(simulation: Simulation, folder: Path, status: Status) -> None:
     remove_folder(simulation)
 
 
-def _fail(simulation: Simulation, why: str) -> None:
-    move_simulation(simulation, SimulationMove.FAIL, message=why[:2000])
+def _fail(simulation: Simulation, reason: str) -> None:
+    move_simulation(simulation, SimulationMove.FAIL, message=reason[:2000])
     remove_folder(simulation)
 
 
 def reconcile_simulations(watch: Watch = THIS_MACHINE) -> bool:
     """Requeue orphaned simulations, or fail them after MOST_STARTS; True if any waits."""
+    # 1. The time for which each worker's renewals have been missing.
     running = list(Simulation.objects.filter(state=State.RUNNING).defer("document"))
-    written = {str(s.pk): stamp(s.owner, s.expires_at) for s in running}
-    still_s = watch.still_s({f"simulation:{pk}": text for pk, text in written.items()})
+    stamps = {}
     for simulation in running:
-        silent_s = still_s[f"simulation:{simulation.pk}"]
-        if owner_has_ended(simulation.owner) or silent_s > EXPIRY.total_seconds():
+        stamps[f"simulation:{simulation.pk}"] = stamp(simulation.owner, simulation.expires_at)
+    silent_s = watch.still_s(stamps)
+
+    # 2. A simulation whose worker has ended, or is silent for too long, is lost.
+    for simulation in running:
+        is_silent = silent_s[f"simulation:{simulation.pk}"] > EXPIRY.total_seconds()
+        if owner_has_ended(simulation.owner) or is_silent:
             with suppress(LostRaceError):
                 _lose(simulation)
     return _free_slot() is not None and Simulation.objects.filter(state=State.QUEUED).exists()
 
 
 def _lose(simulation: Simulation) -> None:
+    """Queue a simulation again whose worker is lost; fail it after too many starts."""
     if simulation.starts >= MOST_STARTS:
-        died = f"its worker died {simulation.starts} times"
-        why = f"{died}; it may need more memory than there is"
-        move_simulation(simulation, SimulationMove.FAIL, message=why)
+        message = (
+            f"its worker died {simulation.starts} times; it may need more memory than there is"
+        )
+        move_simulation(simulation, SimulationMove.FAIL, message=message)
     else:
-        why = "its worker died; it goes on with what is finished"
-        move_simulation(simulation, SimulationMove.LOSE, message=why)
+        message = "its worker died; it goes on with what is finished"
+        move_simulation(simulation, SimulationMove.LOSE, message=message)

@@ -88,35 +88,42 @@ def what_if(
 ) -> T:
     """Ask the policy about the cluster now, and return what `shown` makes of the answer.
 
-    WhatIfError if it is unknown, BusyError, NoAnswerError.
+    Both run in the nice process, so `shown` is a function of a module.
+    WhatIfError if the policy is unknown, BusyError, NoAnswerError.
     """
     check(policy, parameters)
     with TURNS.of(user.pk):
-        found: T = nice_process.ask(_shown, shown, user, cluster, policy, parameters)
-    return found
+        answer: T = nice_process.ask(_shown, shown, user, cluster, policy, parameters)
+    return answer
 
 
-def _shown(shown: Callable[[WhatIf], T], *asked: Any) -> T:
-    return shown(_decided(*asked))
+def _shown(
+    shown: Callable[[WhatIf], T],
+    user: User,
+    cluster: Cluster,
+    policy: str,
+    parameters: Mapping[str, Any],
+) -> T:
+    return shown(_decided(user, cluster, policy, parameters))
 
 
 def _decided(user: User, cluster: Cluster, policy: str, parameters: Mapping[str, Any]) -> WhatIf:
+    """Let the policy decide about the cluster now, and compare that with the present state."""
     snapshot = observe(cluster.pk, time.time(), cluster.round_number + 1).snapshot
     decision = decide_or_keep(snapshot, lambda seen: solve_apart(policy, parameters, seen), policy)
-    plan = decision.plan
-    present, at = kept(snapshot, cluster.policy, ""), datetime.fromtimestamp(snapshot.now_s, UTC)
+    present = kept(snapshot, cluster.policy, "")
     names = names_of(user, snapshot)
     return WhatIf(
-        cluster.name,
-        cluster.currency,
-        at,
-        decision.failure,
-        figures(present, snapshot),
-        figures(plan, snapshot),
-        _differences(plan, snapshot, names),
-        _waiting(plan, present, snapshot, names),
-        names,
-        snapshot,
+        cluster=cluster.name,
+        currency=cluster.currency,
+        at=datetime.fromtimestamp(snapshot.now_s, UTC),
+        failure=decision.failure,
+        current=figures(present, snapshot),
+        proposed=figures(decision.plan, snapshot),
+        differences=_differences(decision.plan, snapshot, names),
+        waiting=_waiting(decision.plan, present, snapshot, names),
+        names=names,
+        snapshot=snapshot,
     )
 
 
@@ -144,41 +151,56 @@ def names_of(user: User, snapshot: Snapshot) -> dict[str, str]:
 def _differences(
     plan: Plan, snapshot: Snapshot, names: Mapping[str, str]
 ) -> tuple[Difference, ...]:
-    waiting, found = {entry.job: entry for entry in explained(plan, snapshot)}, []
+    """Changes that the plan would make; those of hidden jobs without id and reason."""
+    waiting = {entry.job: entry for entry in explained(plan, snapshot)}
+    result = []
     for change in differences(plan, snapshot):
-        job, kind = key_of(change)[0], type(change).__name__.lower()
-        before, after = (_worded(ranks, snapshot) for ranks in sides(change))
-        is_known = job in names
-        why = reason_of(waiting[job], snapshot, names) if is_known and job in waiting else ""
-        name = names.get(job, OTHERS)
-        found.append(Difference(job if is_known else None, name, kind, before, after, why))
-    return tuple(found)
+        job, _purpose, _copy = key_of(change)
+        is_visible = job in names
+        why = ""
+        if is_visible and job in waiting:
+            why = reason_of(waiting[job], snapshot, names)
+        ranks_before, ranks_after = sides(change)
+        difference = Difference(
+            job=job if is_visible else None,
+            name=names.get(job, OTHERS),
+            change=type(change).__name__.lower(),
+            before=_devices_in_words(ranks_before, snapshot),
+            after=_devices_in_words(ranks_after, snapshot),
+            why=why,
+        )
+        result.append(difference)
+    return tuple(result)
 
 
 def _waiting(
     plan: Plan, present: Plan, snapshot: Snapshot, names: Mapping[str, str]
 ) -> tuple[LeftWaiting, ...]:
-    runs = {placement.job for placement in present.placements}
-    return tuple(
-        LeftWaiting(e.job, names[e.job], reason_of(e, snapshot, names), e.job in runs)
-        for e in explained(plan, snapshot)
-        if e.job in names
-    )
+    """Visible jobs that the plan lets wait, with the reasons."""
+    running = {placement.job for placement in present.placements}
+    result = []
+    for entry in explained(plan, snapshot):
+        if entry.job in names:
+            why = reason_of(entry, snapshot, names)
+            runs_now = entry.job in running
+            result.append(LeftWaiting(entry.job, names[entry.job], why, runs_now))
+    return tuple(result)
 
 
 def reason_of(entry: Waiting, snapshot: Snapshot, names: Mapping[str, str]) -> str:
     """Return why a plan lets a job wait, in words; `names` are those that its reader may see."""
     detail = waiting_detail(entry, snapshot)
-    known = {**{node.id: node.name for node in snapshot.nodes}, **names}
+    node_names = {node.id: node.name for node in snapshot.nodes}
     now = datetime.fromtimestamp(snapshot.now_s, UTC)
-    return reason_for_waiting("queued", entry.code.value, detail, known, now)
+    return reason_for_waiting("queued", entry.code.value, detail, {**node_names, **names}, now)
 
 
-def _worded(ranks: tuple[RankPlacement, ...], snapshot: Snapshot) -> str:
-    found = []
+def _devices_in_words(ranks: tuple[RankPlacement, ...], snapshot: Snapshot) -> str:
+    """Nodes of the ranks with the numbers of their GPUs: "node-1 (GPU 0, 1), node-2 (GPU 0)"."""
+    parts = []
     for rank in ranks:
         node = snapshot.node_by_id[rank.node]
-        number = {device.id: str(i) for i, device in enumerate(node.devices)}
-        gpus = ", ".join(number.get(device, device) for device in rank.devices)
-        found.append(f"{node.name} ({part_of(rank.share)}GPU {gpus})")
-    return ", ".join(found)
+        numbers = {device.id: str(index) for index, device in enumerate(node.devices)}
+        gpus = ", ".join(numbers.get(device, device) for device in rank.devices)
+        parts.append(f"{node.name} ({part_of(rank.share)}GPU {gpus})")
+    return ", ".join(parts)

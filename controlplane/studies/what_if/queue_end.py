@@ -27,8 +27,13 @@ from policies.contract.snapshot import Snapshot
 
 MOST_CHOICES = 8
 HIGHEST_VALUE = 10_000.0
+"""Highest value of an hour of a job's waiting, in the cluster's currency."""
+
 FACTORS = (0.0, 0.25, 4.0, 16.0)
 """Values of time compared with the present one, as multiples of it."""
+
+FACTORS_OF_DEFAULT = (0.25, 1.0, 4.0, 16.0)
+"""Values of time compared with none, as multiples of the default."""
 
 
 def queue_end_create(
@@ -38,14 +43,20 @@ def queue_end_create(
 
     A choice says what differs from the present. WhatIfError, SimulationConflictError.
     """
+    # 1. The choices, the present one first.
     if not 1 <= len(asked) < MOST_CHOICES:
-        said = f"give 1 to {MOST_CHOICES - 1} to compare with the present one, not {len(asked)}"
-        raise WhatIfError("choices", said)
-    others = [_choice(cluster, given, f"choices[{i}].") for i, given in enumerate(asked)]
-    choices = [present(cluster), *others]
+        problem = f"give 1 to {MOST_CHOICES - 1} to compare with the present one, not {len(asked)}"
+        raise WhatIfError("choices", problem)
+    choices = [present(cluster)]
+    for index, differences in enumerate(asked):
+        choices.append(_choice(cluster, differences, f"choices[{index}]."))
+
+    # 2. The queue as it is now.
     snapshot = observe(cluster.pk, time.time(), cluster.round_number + 1).snapshot
     if not snapshot.jobs:
         raise WhatIfError("cluster", f"no job waits or runs on {cluster.name} now")
+
+    # 3. A simulation of the user alone. `seen`: jobs that the result may name.
     document = {
         "snapshot": snapshot_json.to_json(snapshot),
         "choices": [asdict(choice) for choice in choices],
@@ -57,9 +68,13 @@ def queue_end_create(
 
 def values_of_time(cluster: Cluster) -> list[dict[str, float]]:
     """Choices of four other values of time; of a cluster without one, around the default."""
-    usual = float(cluster.value_of_time) or float(Cluster._meta.get_field("value_of_time").default)
-    factors = FACTORS if cluster.value_of_time else (0.25, 1.0, 4.0, 16.0)
-    return [{"value_of_time": min(HIGHEST_VALUE, factor * usual)} for factor in factors]
+    if cluster.value_of_time:
+        base = float(cluster.value_of_time)
+        factors = FACTORS
+    else:
+        base = float(Cluster._meta.get_field("value_of_time").default)
+        factors = FACTORS_OF_DEFAULT
+    return [{"value_of_time": min(HIGHEST_VALUE, factor * base)} for factor in factors]
 
 
 def apply_choice(cluster: Cluster, by: User, choice: Mapping[str, Any]) -> list[str]:
@@ -71,14 +86,15 @@ def apply_choice(cluster: Cluster, by: User, choice: Mapping[str, Any]) -> list[
 
 
 def label(choice: Mapping[str, Any], first: Mapping[str, Any]) -> str:
-    """Choice in words: its policy, parameters, and value of time where it is another."""
-    given = ", ".join(f"{name}: {value}" for name, value in choice["parameters"].items())
-    value = f"time at {choice['value_of_time']:g}/h"
-    differs = choice["value_of_time"] != first["value_of_time"]
-    same = all(choice[name] == first[name] for name in ("policy", "parameters"))
-    if differs and same:
+    """Choice in words: its policy, parameters, and value of time if it is not the first one's."""
+    value = ""
+    if choice["value_of_time"] != first["value_of_time"]:
+        value = f"time at {choice['value_of_time']:g}/h"
+    has_same_policy = all(choice[name] == first[name] for name in ("policy", "parameters"))
+    if value and has_same_policy:
         return value
-    return ", ".join(filter(None, [choice["policy"], given, value if differs else ""]))
+    parameters = ", ".join(f"{name}: {setting}" for name, setting in choice["parameters"].items())
+    return ", ".join(part for part in (choice["policy"], parameters, value) if part)
 
 
 def present(cluster: Cluster) -> Choice:
@@ -86,20 +102,24 @@ def present(cluster: Cluster) -> Choice:
     return Choice(cluster.policy, cluster.policy_parameters, float(cluster.value_of_time))
 
 
-def _choice(cluster: Cluster, given: Mapping[str, Any], place: str) -> Choice:
+def _choice(cluster: Cluster, differences: Mapping[str, Any], place: str) -> Choice:
+    """Present choice with these differences; errors name the field after `place`. WhatIfError."""
     now = present(cluster)
-    policy = given.get("policy", now.policy)
-    usual = now.parameters if policy == now.policy else {}
-    parameters = given.get("parameters", usual)
+    policy = differences.get("policy", now.policy)
+    defaults = now.parameters if policy == now.policy else {}
+    parameters = differences.get("parameters", defaults)
     check(policy, parameters, place)
-    value = given.get("value_of_time", now.value_of_time)
+    value = differences.get("value_of_time", now.value_of_time)
     if not isfinite(value) or not 0.0 <= value <= HIGHEST_VALUE:
-        wanted = f"must be from 0 to {HIGHEST_VALUE:,.0f} for an hour of a job's waiting"
-        raise WhatIfError(f"{place}value_of_time", f"{wanted}, not {value:g}")
+        limits = f"must be from 0 to {HIGHEST_VALUE:,.0f} for an hour of a job's waiting"
+        raise WhatIfError(f"{place}value_of_time", f"{limits}, not {value:g}")
     return Choice(policy, parameters, value)
 
 
 def _summary(cluster: Cluster, snapshot: Snapshot, choices: Sequence[Choice]) -> dict[str, Any]:
+    """Facts of the simulation for lists."""
+    first = asdict(choices[0])
+    labels = [label(asdict(choice), first)[:100] for choice in choices]
     return {
         "what_if": True,
         "cluster": cluster.name,
@@ -108,7 +128,7 @@ def _summary(cluster: Cluster, snapshot: Snapshot, choices: Sequence[Choice]) ->
         "gpus": sum(len(node.devices) for node in snapshot.nodes),
         "workload": "queue",
         "jobs": len(snapshot.jobs),
-        "policies": [label(asdict(c), asdict(choices[0]))[:100] for c in choices],
+        "policies": labels,
         "seeds": 1,
         "runs": len(choices),
         "switches": [],

@@ -21,7 +21,11 @@ from jobs.models import Job
 from jobs.selectors import OTHERS, seen_by
 
 LISTED = 50
+"""Most jobs that the page lists."""
+
 ROWS = 7
+"""Rows of the form."""
+
 SAME_S = 1.0
 """Difference of two ends below which they are the same."""
 
@@ -87,74 +91,96 @@ class Course:
 def typed_rows(
     typed: Mapping[str, str], problems: Mapping[tuple[int, str], str] | None = None
 ) -> list[ChoiceRow]:
-    """Rows of the form with the problems of each."""
+    """Rows of the form as typed; `problems` are messages by number of the row and field."""
     rows = []
     for number in range(1, ROWS + 1):
-        own = {field: text for (row, field), text in (problems or {}).items() if row == number}
-        policy, parameters, value = (
-            typed.get(f"{name}_{number}", "") for name in ("policy", "parameters", "value")
-        )
-        rows.append(ChoiceRow(number, policy, parameters, value, own))
+        own_problems = {}
+        for (row_number, field), message in (problems or {}).items():
+            if row_number == number:
+                own_problems[field] = message
+        policy = typed.get(f"policy_{number}", "")
+        parameters = typed.get(f"parameters_{number}", "")
+        value = typed.get(f"value_{number}", "")
+        rows.append(ChoiceRow(number, policy, parameters, value, own_problems))
     return rows
 
 
 def asked_choices(rows: Sequence[ChoiceRow]) -> dict[int, dict[str, Any]]:
     """Choices by the number of their row, without empty rows. WhatIfError names the row's field."""
-    found: dict[int, dict[str, Any]] = {}
+    choices: dict[int, dict[str, Any]] = {}
     for row in rows:
-        given: dict[str, Any] = {"policy": row.policy} if row.policy else {}
+        choice: dict[str, Any] = {}
+        if row.policy:
+            choice["policy"] = row.policy
         if row.parameters.strip():
-            given["parameters"] = _parameters(row)
+            choice["parameters"] = _parameters(row)
         if row.value.strip():
-            try:
-                given["value_of_time"] = float(row.value)
-            except ValueError:
-                said = f"must be a number, not {row.value[:40]!r}"
-                raise WhatIfError(f"choices[{row.number}].value_of_time", said) from None
-        if given:
-            found[row.number] = given
-    return found
+            choice["value_of_time"] = _value_of_time(row)
+        if choice:
+            choices[row.number] = choice
+    return choices
+
+
+def _value_of_time(row: ChoiceRow) -> float:
+    try:
+        return float(row.value)
+    except ValueError:
+        field = f"choices[{row.number}].value_of_time"
+        raise WhatIfError(field, f"must be a number, not {row.value[:40]!r}") from None
 
 
 def _parameters(row: ChoiceRow) -> dict[str, Any]:
-    place = f"choices[{row.number}].parameters"
+    field = f"choices[{row.number}].parameters"
     try:
         parameters = read_yaml("parameters", as_mapping(row.parameters))
     except StudyDocumentError as error:
-        said = f"{error.fields['parameters'][0]}; write them as name: value, name: value"
-        raise WhatIfError(place, said) from None
+        problem = error.fields["parameters"][0]
+        raise WhatIfError(field, f"{problem}; write them as name: value, name: value") from None
     if not isinstance(parameters, dict):
-        raise WhatIfError(place, "must be parameters by name, such as iterations: 500")
+        raise WhatIfError(field, "must be parameters by name, such as iterations: 500")
     return parameters
 
 
 def shown(user: User, simulation: Simulation) -> dict[str, Any] | None:
-    """Content of the page for a result; None while there is none."""
-    found = results_of(simulation)
-    if found is None:
+    """Context of the page for a result; None while there is none."""
+    results = results_of(simulation)
+    if results is None:
         return None
-    first, jobs = found["choices"][0], _jobs(user, found)
-    good = [choice for choice in found["choices"] if not choice["failure"]]
+    choices = results["choices"]
+    first = choices[0]
+    solved = _solved_choices(results)
+    totals = []
+    for number, choice in enumerate(choices):
+        totals.append(_total(number, choice, first, results["currency"]))
+    differing_jobs = _differing_jobs(user, results)
+    chart = json.dumps(_chart(solved, first, results["currency"])) if len(solved) > 1 else ""
     return {
         "headings": [words for words, _, _ in TOTALS],
-        "totals": [_total(i, choice, first, found) for i, choice in enumerate(found["choices"])],
-        "labels": [label(choice, first) for choice in good],
-        "at": datetime.fromtimestamp(found["at_s"], UTC),
-        "jobs": jobs[:LISTED],
-        "more": max(0, len(jobs) - LISTED),
-        "same": len(found["jobs"]) - len(jobs),
-        "chart": json.dumps(_chart(good, first, found["currency"])) if len(good) > 1 else "",
+        "totals": totals,
+        "labels": [label(choice, first) for choice in solved],
+        "at": datetime.fromtimestamp(results["at_s"], UTC),
+        "jobs": differing_jobs[:LISTED],
+        "more": max(0, len(differing_jobs) - LISTED),
+        "same": len(results["jobs"]) - len(differing_jobs),
+        "chart": chart,
     }
 
 
+def _solved_choices(results: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Choices whose simulation did not fail."""
+    return [choice for choice in results["choices"] if not choice["failure"]]
+
+
 def _total(
-    number: int, choice: Mapping[str, Any], first: Mapping[str, Any], found: Mapping[str, Any]
+    number: int, choice: Mapping[str, Any], first: Mapping[str, Any], currency: str
 ) -> Total:
-    totals, usual = choice["totals"] or {}, first["totals"] or {}
-    cells = [
-        _cell(words, totals.get(name), usual.get(name), unit.format(currency=found["currency"]))
-        for words, name, unit in TOTALS
-    ]
+    """Figures of a choice beside those of the first one."""
+    totals = choice["totals"] or {}
+    first_totals = first["totals"] or {}
+    cells = []
+    for heading, name, unit in TOTALS:
+        unit = unit.format(currency=currency)
+        cells.append(_cell(heading, totals.get(name), first_totals.get(name), unit))
     notes = []
     if totals.get("unended"):
         notes.append(f"without an end: {totals['unended']}")
@@ -163,40 +189,55 @@ def _total(
     return Total(number, label(choice, first), choice["failure"], tuple(cells), tuple(notes))
 
 
-def _cell(heading: str, value: float | None, usual: float | None, unit: str) -> Cell:
+def _cell(heading: str, value: float | None, first_value: float | None, unit: str) -> Cell:
+    """Figure in words, with its difference from the first choice's; less is better."""
     if value is None:
         return Cell(heading, "–")
     words = duration(value) if unit == "s" else f"{quantity(value)} {unit}".strip()
-    if usual is None or abs(value - usual) <= SAME * abs(usual):
+    if first_value is None or abs(value - first_value) <= SAME * abs(first_value):
         return Cell(heading, words)
-    more = value - usual
-    size = duration(abs(more)) if unit == "s" else quantity(abs(more))
-    return Cell(heading, words, f"{'+' if more > 0 else '−'}{size}", "bad" if more > 0 else "good")
+    excess = value - first_value
+    size = duration(abs(excess)) if unit == "s" else quantity(abs(excess))
+    if excess > 0:
+        return Cell(heading, words, f"+{size}", "bad")
+    return Cell(heading, words, f"−{size}", "good")
 
 
-def _jobs(user: User, found: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _differing_jobs(user: User, results: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Jobs whose ends differ, those that differ most first, with their course by choice."""
-    good = [choice for choice in found["choices"] if not choice["failure"]]
-    if len(good) < 2:
+    solved = _solved_choices(results)
+    if len(solved) < 2:
         return []
-    courses = list(zip(*(choice["jobs"] for choice in good), strict=True))
-    order = sorted(range(len(courses)), key=lambda i: -_apart_s(courses[i]))
-    rows = [(found["jobs"][i], courses[i]) for i in order if _apart_s(courses[i]) > SAME_S]
-    seen = seen_by(user, [job for job, _ in rows if job])
-    names = dict(Job.objects.filter(pk__in=seen).values_list("pk", "name"))
-    labels = [label(choice, found["choices"][0]) for choice in good]
-    by_id = {str(pk): name for pk, name in names.items()}
-    return [
-        {
-            "id": job if job in by_id else "",
-            "name": by_id.get(job, OTHERS),
-            "courses": [
-                _course(words, course, of_job[0], found["currency"])
-                for words, course in zip(labels, of_job, strict=True)
-            ],
-        }
-        for job, of_job in rows
-    ]
+
+    # 1. Each job's courses, one for each choice, and how far apart they end.
+    courses_by_job = list(zip(*(choice["jobs"] for choice in solved), strict=True))
+    differing = []
+    for job_id, courses in zip(results["jobs"], courses_by_job, strict=True):
+        apart_s = _apart_s(courses)
+        if apart_s > SAME_S:
+            differing.append((apart_s, job_id, courses))
+    differing.sort(key=lambda job: -job[0])
+
+    # 2. Names of the jobs that the user may see; the ids of others are empty.
+    job_ids = [job_id for _, job_id, _ in differing if job_id]
+    visible = Job.objects.filter(pk__in=seen_by(user, job_ids))
+    names = {str(pk): name for pk, name in visible.values_list("pk", "name")}
+
+    # 3. The courses in words, each against the first choice's.
+    headings = [label(choice, results["choices"][0]) for choice in solved]
+    rows = []
+    for _, job_id, courses in differing:
+        cells = []
+        for heading, course in zip(headings, courses, strict=True):
+            cells.append(_course(heading, course, courses[0], results["currency"]))
+        rows.append(
+            {
+                "id": job_id if job_id in names else "",
+                "name": names.get(job_id, OTHERS),
+                "courses": cells,
+            }
+        )
+    return rows
 
 
 def _apart_s(courses: Sequence[Mapping[str, Any]]) -> float:
@@ -210,37 +251,52 @@ def _apart_s(courses: Sequence[Mapping[str, Any]]) -> float:
 def _course(
     heading: str, course: Mapping[str, Any], first: Mapping[str, Any], currency: str
 ) -> Course:
-    start, end = (
-        None if s is None else datetime.fromtimestamp(s, UTC)
-        for s in (course["start_s"], course["end_s"])
-    )
+    """A job's course in words; `first`: its course under the first choice."""
+    start = _moment(course["start_s"])
+    end = _moment(course["end_s"])
     cost = f"{quantity(course['energy_cost'] + course['lateness_cost'])} {currency}"
     if course["end_s"] is None or first["end_s"] is None:
         return Course(heading, start, end, cost, "", "")
-    more_s = course["end_s"] - first["end_s"]
-    if abs(more_s) <= SAME_S:
+    later_s = course["end_s"] - first["end_s"]
+    if abs(later_s) <= SAME_S:
         return Course(heading, start, end, cost, "", "")
-    words = f"{duration(abs(more_s))} {'later' if more_s > 0 else 'sooner'}"
-    return Course(heading, start, end, cost, words, "bad" if more_s > 0 else "good")
+    if later_s > 0:
+        return Course(heading, start, end, cost, f"{duration(later_s)} later", "bad")
+    return Course(heading, start, end, cost, f"{duration(-later_s)} sooner", "good")
+
+
+def _moment(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
 def _chart(
-    good: Sequence[Mapping[str, Any]], first: Mapping[str, Any], currency: str
+    choices: Sequence[Mapping[str, Any]], first: Mapping[str, Any], currency: str
 ) -> dict[str, Any]:
-    """Plotly's figure: cost against mean completion time, a point per choice."""
-    by_value = len({(c["policy"], json.dumps(c["parameters"])) for c in good}) == 1
-    points = sorted(good, key=lambda c: c["value_of_time"]) if by_value else list(good)
-    words = [f"{c['value_of_time']:g}/h" if by_value else plain(label(c, first)) for c in points]
+    """Plotly's figure: cost against mean completion time, a point for each choice.
+
+    If the choices differ only in the value of time, a line joins the points in its order.
+    """
+    # 1. The points and their words.
+    policies = {(choice["policy"], json.dumps(choice["parameters"])) for choice in choices}
+    by_value = len(policies) == 1
+    if by_value:
+        choices = sorted(choices, key=lambda choice: choice["value_of_time"])
+        words = [f"{choice['value_of_time']:g}/h" for choice in choices]
+    else:
+        words = [plain(label(choice, first)) for choice in choices]
+    completions_h = [(choice["totals"]["mean_completion_s"] or 0.0) / 3600.0 for choice in choices]
+
+    # 2. The figure.
     currency = plain(currency)
     return {
         "data": [
             {
                 "type": "scatter",
                 "mode": "lines+markers+text" if by_value else "markers+text",
-                "x": [(c["totals"]["mean_completion_s"] or 0.0) / 3600.0 for c in points],
-                "y": [c["totals"]["cost"] for c in points],
+                "x": completions_h,
+                "y": [choice["totals"]["cost"] for choice in choices],
                 "text": words,
-                "textposition": [SIDES[i % 2] for i in range(len(points))],
+                "textposition": [SIDES[index % 2] for index in range(len(choices))],
                 "cliponaxis": False,
                 "marker": {"size": 9},
                 "hovertemplate": "%{text}<br>%{x:.3g} h, %{y:.4g} " + f"{currency}<extra></extra>",

@@ -29,7 +29,11 @@ from policies.contract.plan import Plan
 from policies.contract.policy import PolicyError
 from policies.contract.snapshot import Purpose, Snapshot
 
-BUDGET_S, PATIENCE_S = 2.0, 0.5
+BUDGET_S = 2.0
+"""Seconds after which no further decision begins."""
+
+PATIENCE_S = 0.5
+"""Seconds to wait while the same web process answers another question."""
 
 WAITING = (JobState.QUEUED, JobState.PROFILING)
 
@@ -50,7 +54,7 @@ class Start:
     @property
     def condition(self) -> str:
         """Change in words, at the beginning of a sentence."""
-        return "The next decision starts it as it is" if not self.command else f"With {self.words}"
+        return f"With {self.words}" if self.command else "The next decision starts it as it is"
 
     @property
     def effect(self) -> str:
@@ -58,9 +62,11 @@ class Start:
         count = len(self.displaced) + self.hidden
         if not count:
             return "no other job stops, moves or waits for it"
-        unseen = f"{self.hidden} of other teams" if self.hidden else ""
-        names = ", ".join([*self.displaced, *([unseen] if unseen else [])])
-        return f"{count} job{'s' * (count > 1)} would stop, move or wait for it: {names}"
+        names = list(self.displaced)
+        if self.hidden:
+            names.append(f"{self.hidden} of other teams")
+        jobs = "1 job" if count == 1 else f"{count} jobs"
+        return f"{jobs} would stop, move or wait for it: {', '.join(names)}"
 
 
 @dataclass(slots=True)
@@ -86,25 +92,30 @@ def start_now(user: User, job: Job) -> StartNow:
 
 
 def _tried(user: User, job: Job) -> StartNow:
+    """Try the changes until the time is over; in the nice process."""
+    # 1. A job that no decision looks at cannot be helped by one.
     deadline_s = time.monotonic() + BUDGET_S
     snapshot = observe(job.cluster_id, time.time(), job.cluster.round_number + 1).snapshot
-    wanted, closed = str(job.pk), _closed_nodes(job)
-    if wanted not in snapshot.jobs.position:
+    job_id = str(job.pk)
+    if job_id not in snapshot.jobs.position:
         names = names_in_waiting(user, [job])
-        why = reason_for_waiting(job.state, job.waiting_code, job.waiting_detail, names)
-        return StartNow(note=f"The next decision does not look at it. {why}")
-    policy, parameters = job.cluster.policy, job.cluster.policy_parameters
+        reason = reason_for_waiting(job.state, job.waiting_code, job.waiting_detail, names)
+        return StartNow(note=f"The next decision does not look at it. {reason}")
 
-    def solve(seen: Snapshot) -> Plan:
-        return decide(seen, lambda rest: solve_apart(policy, parameters, rest), policy)
+    # 2. The cluster's policy decides about each change.
+    policy = job.cluster.policy
+    parameters = job.cluster.policy_parameters
 
-    names = names_of(user, snapshot)
-    trial = Trial(wanted, changes_for(snapshot, wanted, closed), solve)
+    def solve(changed: Snapshot) -> Plan:
+        return decide(changed, lambda rest: solve_apart(policy, parameters, rest), policy)
+
+    trial = Trial(job_id, changes_for(snapshot, job_id, _closed_nodes(job)), solve)
     trial.run(deadline_s)
-    return trial.answer(names)
+    return trial.answer(names_of(user, snapshot))
 
 
 def _closed_nodes(job: Job) -> frozenset[str]:
+    """Ids of the cluster's nodes that an operator could uncordon for the job."""
     nodes = Node.objects.filter(cluster=job.cluster_id, state__in=(State.CORDONED, State.DRAINING))
     nodes = nodes.exclude(role=Role.PROFILING)
     return frozenset(str(pk) for pk in nodes.values_list("pk", flat=True))
@@ -112,7 +123,10 @@ def _closed_nodes(job: Job) -> frozenset[str]:
 
 @dataclass(slots=True)
 class Trial:
-    """Decisions of the changes to a job, in order, until the time is over."""
+    """Decisions of the changes to a job, in order, until the time is over.
+
+    `plans` are those of the first of `changes`; None where the policy failed.
+    """
 
     job: str
     offered: Iterable[Change]
@@ -123,12 +137,13 @@ class Trial:
     def run(self, deadline_s: float) -> None:
         """Decide until the deadline; a decision under way goes on without us."""
         pool = ThreadPoolExecutor(1, "start-now")
-        found = pool.submit(self._decide_all, deadline_s)
+        decisions = pool.submit(self._decide_all, deadline_s)
         pool.shutdown(wait=False)
         with suppress(TimeoutError):
-            found.result(max(0.0, deadline_s - time.monotonic()))
+            decisions.result(max(0.0, deadline_s - time.monotonic()))
 
     def _decide_all(self, deadline_s: float) -> None:
+        """Decide about each change; the pool's thread goes on after the deadline."""
         self.changes += self.offered
         for change in self.changes:
             if time.monotonic() >= deadline_s:
@@ -141,55 +156,64 @@ class Trial:
 
     def answer(self, names: Mapping[str, str]) -> StartNow:
         """Return the changes by cost, with the names that a reader may see."""
+        # 1. What was tried by now, and what was not: a late decision may still add to `plans`.
         plans = list(self.plans)
         if not plans:
             return StartNow(note="The time did not suffice for a decision; try again.")
-        found = StartNow(
-            tried=[change.words for change in self.changes[: len(plans)]],
-            not_tried=[change.words for change in self.changes[len(plans) :]],
-        )
+        words = [change.words for change in self.changes]
+        answer = StartNow(tried=words[: len(plans)], not_tried=words[len(plans) :])
+
+        # 2. The changes that start the job, against the decision without a change.
         present = plans[0]
         for change, plan in zip(self.changes, plans, strict=False):
-            if plan is not None and _starts(plan, self.job):
-                moved = displaced(present, plan, change.snapshot, self.job)
-                shown = tuple(names[other] for other in moved if other in names)
-                command = _command(change, self.job)
-                hidden = len(moved) - len(shown)
-                found.starts.append(Start(change.code, change.words, command, shown, hidden))
-        found.starts.sort(key=lambda start: len(start.displaced) + start.hidden)
-        return found
+            if plan is None or self.job not in _ranks_by_job(plan):
+                continue
+            jobs = displaced(present, plan, change.snapshot, self.job)
+            visible = tuple(names[job] for job in jobs if job in names)
+            hidden = len(jobs) - len(visible)
+            command = _command(change, self.job)
+            answer.starts.append(Start(change.code, change.words, command, visible, hidden))
+        answer.starts.sort(key=lambda start: len(start.displaced) + start.hidden)
+        return answer
 
 
 def displaced(present: Plan | None, plan: Plan, snapshot: Snapshot, job: str) -> list[str]:
     """Return the jobs that a plan stops, moves or lets wait, and the present decision does not."""
-    places, before = _places(plan), _places(present) if present is not None else {}
-    running = {
-        of.id: tuple(run.ranks for run in of.running if run.purpose is Purpose.TRAINING)
-        for of in snapshot.jobs
-        if of.running and of.id != job
-    }
-    moved = [
-        other
-        for other, now in running.items()
-        if now and places.get(other) != now and places.get(other) != before.get(other)
-    ]
-    wait = [other for other in before if other not in places and not running.get(other)]
-    return moved + wait
+    planned = _ranks_by_job(plan)
+    planned_at_present = {} if present is None else _ranks_by_job(present)
+
+    # 1. Running jobs that would not stay where they are.
+    jobs = []
+    running = set()
+    for other in snapshot.jobs:
+        ranks = tuple(run.ranks for run in other.running if run.purpose is Purpose.TRAINING)
+        if not ranks or other.id == job:
+            continue
+        running.add(other.id)
+        after = planned.get(other.id)
+        if after != ranks and after != planned_at_present.get(other.id):
+            jobs.append(other.id)
+
+    # 2. Waiting jobs that would start at present.
+    for waiting in planned_at_present:
+        if waiting not in planned and waiting not in running:
+            jobs.append(waiting)
+    return jobs
 
 
-def _places(plan: Plan) -> dict[str, tuple[object, ...]]:
-    found: dict[str, tuple[object, ...]] = {}
-    for placed in plan.placements:
-        if placed.purpose is Purpose.TRAINING:
-            found[placed.job] = (*found.get(placed.job, ()), placed.ranks)
-    return found
-
-
-def _starts(plan: Plan, job: str) -> bool:
-    return job in _places(plan)
+def _ranks_by_job(plan: Plan) -> dict[str, tuple[object, ...]]:
+    """Ranks of each training placement, by job."""
+    ranks: dict[str, tuple[object, ...]] = {}
+    for placement in plan.placements:
+        if placement.purpose is Purpose.TRAINING:
+            ranks[placement.job] = (*ranks.get(placement.job, ()), placement.ranks)
+    return ranks
 
 
 def _command(change: Change, job: str) -> str:
+    """Command that makes the change; empty if nothing needs to be changed."""
     if change.node:
         return f"loadmaster uncordon {change.node}"
-    return f"loadmaster clone {job} --set {change.settings}" if change.settings else ""
+    if change.settings:
+        return f"loadmaster clone {job} --set {change.settings}"
+    return ""

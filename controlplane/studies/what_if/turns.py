@@ -53,10 +53,11 @@ class Turns:
 
     def _wait(self, patience_s: float) -> bool:
         if not connection.in_atomic_block:
-            connection.close()  # whoever waits needs none
+            connection.close()  # a question that waits needs none
         return self._turn.acquire(timeout=patience_s)
 
     def _enter(self, user: int) -> None:
+        """Count a question. BusyError if the user, or all together, ask too many."""
         with self._lock:
             if self._asking[user] >= EACH:
                 text = f"{EACH} questions of yours are being answered, the most of one user"

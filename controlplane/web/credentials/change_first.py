@@ -1,4 +1,4 @@
-"""Middleware: who has logged in with a one-time password only gets to change it."""
+"""Middleware: people with a one-time password can only change it after they have logged in."""
 
 from django.http import HttpRequest, HttpResponseBase, JsonResponse
 from django.shortcuts import redirect
@@ -8,7 +8,7 @@ from controlplane.web.http.middleware import Middleware
 from controlplane.web.rest.errors import error_body
 
 ALLOWED = frozenset({"password", "logout", "live"})
-"""Names of the addresses that somebody with a one-time password reaches."""
+"""Names of the URLs that people with a one-time password reach."""
 
 
 class ChangeFirst(Middleware):
@@ -17,8 +17,10 @@ class ChangeFirst(Middleware):
     def process_view(
         self, request: HttpRequest, view: object, args: object, kwargs: object
     ) -> HttpResponseBase | None:
+        if not request.session.get(SESSION_KEY):
+            return None
         match = request.resolver_match
-        if not request.session.get(SESSION_KEY) or (match and match.url_name in ALLOWED):
+        if match and match.url_name in ALLOWED:
             return None
         if request.path_info.startswith("/api/"):
             return JsonResponse(error_body(SESSION_KEY, WORDS), status=403)

@@ -1,4 +1,4 @@
-"""Hashing of passwords, bounded in memory: some tries at once must not take a server's memory."""
+"""Hashing of passwords, one at a time: many logins at once do not use up a server's memory."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor

@@ -21,20 +21,24 @@ class AuditedLockouts(AxesDatabaseHandler):  # type: ignore[misc]  # the library
             ip_address=ip_address, username=username, ip_or_username=ip_or_username
         )
         if count:
-            whose = " ".join(filter(None, (username, ip_address))) or "all accounts"
-            record("lockout.end", whose, new={"attempts": count})
+            accounts = " ".join(filter(None, (username, ip_address))) or "all accounts"
+            record("lockout.end", accounts, new={"attempts": count})
         return count
 
     @transaction.atomic
     def reset_logs(self, *, age_days: int | None = None) -> int:
-        return _noted("logs of logins", super().reset_logs(age_days=age_days))
+        count: int = super().reset_logs(age_days=age_days)
+        _record_prune("logs of logins", count)
+        return count
 
     @transaction.atomic
     def reset_failure_logs(self, *, age_days: int | None = None) -> int:
-        return _noted("logs of failed logins", super().reset_failure_logs(age_days=age_days))
+        count: int = super().reset_failure_logs(age_days=age_days)
+        _record_prune("logs of failed logins", count)
+        return count
 
 
-def _noted(logs: str, count: int) -> int:
+def _record_prune(logs: str, count: int) -> None:
+    """Add a row for the deletion of so many records, if there were any."""
     if count:
         record("server.prune", logs, new={"logins": count})
-    return count

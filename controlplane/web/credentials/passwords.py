@@ -17,7 +17,7 @@ WORDS = "this password was given to you for one login; change it on the page /pa
 
 
 class EndOfTokens:
-    """Password validator that refuses none: whatever changes a password ends what rests on it.
+    """Password validator that refuses none, and ends a person's tokens when the password changes.
 
     Django calls it after every change, by page, administration and command, but not when a hash is
     renewed. Sessions end by themselves.
@@ -54,5 +54,6 @@ def is_one_time(user: User) -> bool:
 
 @receiver(user_logged_in)
 def _note_in_session(sender: object, request: HttpRequest, user: User, **_: Any) -> None:
+    """Note in the session of a login that the password is for one login."""
     if hasattr(request, "session") and is_one_time(user):
         request.session[SESSION_KEY] = True

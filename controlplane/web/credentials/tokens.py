@@ -56,9 +56,8 @@ def issue(user: User, scope: Scope, valid: timedelta) -> Issued:
 
 def tokens_of(user: User) -> QuerySet[AuthToken]:
     """Tokens of a person that are still good, newest first."""
-    rows = AuthToken.objects.filter(user=user, expiry__gt=timezone.now())
-    found: QuerySet[AuthToken] = rows.select_related("grant").order_by("-created")
-    return found
+    tokens: QuerySet[AuthToken] = AuthToken.objects.filter(user=user, expiry__gt=timezone.now())
+    return tokens.select_related("grant").order_by("-created")
 
 
 @transaction.atomic
@@ -70,6 +69,7 @@ def end_tokens(tokens: QuerySet[AuthToken]) -> int:
 
 
 def scope_of(token: AuthToken) -> Scope:
+    """Scope of a token; one without a grant is older than scopes and good for everything."""
     grant = getattr(token, "grant", None)
     return Scope(grant.scope) if grant else Scope.OPERATE
 
@@ -81,12 +81,13 @@ def last_used_at(token: AuthToken) -> datetime | None:
 
 def note_use(token: AuthToken) -> None:
     """Note that a token was used, if that is not known already; a full disk keeps nobody out."""
-    now, before = timezone.now(), last_used_at(token)
-    if before is not None and now - before < NOTED_EVERY:
+    now = timezone.now()
+    last_use = last_used_at(token)
+    if last_use is not None and now - last_use < NOTED_EVERY:
         return
     try:
         if not TokenGrant.objects.filter(token=token).update(last_used_at=now):
-            row = TokenGrant(token=token, last_used_at=now)
-            TokenGrant.objects.bulk_create([row], ignore_conflicts=True)
+            grant = TokenGrant(token=token, last_used_at=now)
+            TokenGrant.objects.bulk_create([grant], ignore_conflicts=True)
     except DatabaseError as error:
         log.warning("the use of a token is not noted: %s", error)

@@ -1,9 +1,10 @@
-"""Whose token or session a request names: asked of the database, and remembered for ten minutes."""
+"""Users of tokens and sessions: looked up in the database, and remembered for ten minutes."""
 
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from time import monotonic
 
 from django.conf import settings
@@ -18,10 +19,13 @@ from controlplane.web.http.asgi import Scope
 from controlplane.web.rest.defaults import BearerAuthentication
 
 KNOWN_S = 600.0
-"""Time for which an answer counts: a revoked token is refused, but as its user's for so long."""
+"""Seconds for which a user is remembered. A revoked token is refused, but counts as its user's."""
 
 MOST_KNOWN = 10_000
+"""Credentials whose users are remembered."""
+
 ASKS_AT_ONCE = 2
+"""Look-ups in the database at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +43,27 @@ class Credential:
 def credentials_of(scope: Scope) -> list[Credential]:
     """Token and session that a request names, in the order in which the API tries them.
 
-    Read as Django and knox read them, or a request could be a user's for them and nobody's here.
+    They are read as Django and knox read them. Else a request could be a user's there, and nobody's
+    here.
     """
+    credentials = []
     words = _header(scope, b"authorization").split()
-    is_token = len(words) == 2 and words[0].lower() == knox_settings.AUTH_HEADER_PREFIX.lower()
+    if len(words) == 2 and words[0].lower() == knox_settings.AUTH_HEADER_PREFIX.lower():
+        credentials.append(Credential(is_token=True, text=words[1]))
     session = parse_cookie(_header(scope, b"cookie")).get(settings.SESSION_COOKIE_NAME)
-    found = [Credential(True, words[1])] if is_token else []
-    return [*found, Credential(False, session)] if session else found
+    if session:
+        credentials.append(Credential(is_token=False, text=session))
+    return credentials
 
 
 def _header(scope: Scope, name: bytes) -> str:
+    """Value of a header; several are joined as Django joins them."""
     values = (value.decode("latin-1") for key, value in scope["headers"] if key == name)
     return ",".join(values)
 
 
 class SessionStore(db.SessionStore):
-    """Session that `get_user` can neither end nor give another key, which no browser would know.
+    """Session that `get_user` can neither end nor give another key: no browser would learn of it.
 
     The name is Django's: it is part of the signature of a session.
     """
@@ -67,7 +76,7 @@ class SessionStore(db.SessionStore):
 
 
 def user_of(credential: Credential) -> int | None:
-    """Id of the user whose credential this is; None if it is nobody's, or cannot be found out."""
+    """Id of the credential's user; None if it is nobody's, or the database does not answer."""
     try:
         close_old_connections()
         if credential.is_token:
@@ -81,9 +90,9 @@ def user_of(credential: Credential) -> int | None:
 
 
 class Users:
-    """Users of credentials by name, such as "user 7"; `ask` returns a user's id, None for nobody.
+    """Users of credentials, named such as "user 7".
 
-    `clock` is in seconds.
+    `ask` returns the id of a credential's user, None if it is nobody's. `clock` is in seconds.
     """
 
     def __init__(
@@ -91,30 +100,38 @@ class Users:
         ask: Callable[[Credential], Awaitable[object]],
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self._ask, self._clock = ask, clock
+        self._ask = ask
+        self._clock = clock
         self._asks = asyncio.Semaphore(ASKS_AT_ONCE)
         self._known: dict[bytes, tuple[str, float]] = {}
 
-    def known(self, credentials: Sequence[Credential]) -> str | None:
-        """Return the user of the first one that is known."""
+    def remembered(self, credentials: Sequence[Credential]) -> str | None:
+        """Return the user of the first credential whose user is remembered."""
         since_s = self._clock() - KNOWN_S
-        found = (self._known.get(credential.digest) for credential in credentials)
-        return next((user for user, at_s in filter(None, found) if at_s > since_s), None)
-
-    async def asked(self, credentials: Sequence[Credential]) -> str | None:
-        """Ask for those that are not known; return the user of the first one that is anybody's."""
-        async with self._asks:
-            if user := self.known(credentials):
+        for credential in credentials:
+            user, at_s = self._known.get(credential.digest, ("", -inf))
+            if at_s > since_s:
                 return user
-            for credential in credentials:
-                found = await self._ask(credential)
-                if found is not None:
-                    return self._remembered(credential.digest, f"user {found}")
         return None
 
-    def _remembered(self, digest: bytes, user: str) -> str:
+    async def look_up(self, credentials: Sequence[Credential]) -> str | None:
+        """Return the user of the first credential that is anybody's, and remember it."""
+        async with self._asks:
+            # Another request with the same credential may have asked meanwhile.
+            user = self.remembered(credentials)
+            if user is not None:
+                return user
+            for credential in credentials:
+                user_id = await self._ask(credential)
+                if user_id is not None:
+                    user = f"user {user_id}"
+                    self._remember(credential.digest, user)
+                    return user
+        return None
+
+    def _remember(self, digest: bytes, user: str) -> None:
+        """Remember a user; the credential whose user was remembered first is forgotten first."""
         self._known.pop(digest, None)
         self._known[digest] = (user, self._clock())  # the last: the oldest go first
         if len(self._known) > MOST_KNOWN:
             del self._known[next(iter(self._known))]
-        return user

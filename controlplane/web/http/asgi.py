@@ -35,26 +35,34 @@ MOST_THREADS = 16
 """Threads of a web process that answer pages and the API, each with one database connection."""
 
 LARGE_BYTES = 256 * 1024
-"""Size from which bodies are worked on one at a time: parsing takes up to fifty times as much."""
-
-TURN, USER, SPENT_S = "loadmaster.turn", "loadmaster.user", "loadmaster.spent_s"
-"""Keys of a scope: maker of the contexts in which a thread is taken, each time for a while; then
-the user's id and the processor time that the last one took.
+"""Requests with larger bodies are answered one at a time: parsing takes up to fifty times as much
+memory.
 """
+
+TURN = "loadmaster.turn"
+"""Key of a scope for a function that makes a context: a thread is taken within, each time anew."""
+
+USER = "loadmaster.user"
+"""Key of a scope for the id of its user, once it is known."""
+
+SPENT_S = "loadmaster.spent_s"
+"""Key of a scope for the processor time that it took in its last thread."""
 
 
 class ThreadedHandler(ASGIHandler):
-    """Django's handler with all middleware and the view in one visit to a thread of a pool.
+    """Django's handler that runs all middleware and the view at once, in a thread of a pool.
 
-    Django's own goes to the thread and back for each middleware, which took a sixth of the
-    processor time of a submission, and has a thread for each request. A request that waits for a
-    thread holds no connection. It gets the thread that was used last, whose connection knows most
-    of the database.
+    Django's own has a thread for each request, and goes to it and back for each middleware: that
+    took a sixth of the processor time of a submission. Here a request that waits for a thread holds
+    no database connection. It gets the thread that was used last, as the caches of its connection
+    are the warmest.
     """
 
-    def __init__(self, most: int = MOST_THREADS) -> None:
+    def __init__(self, thread_count: int = MOST_THREADS) -> None:
         super().__init__()
-        self._threads = [ThreadPoolExecutor(1, thread_name_prefix="request") for _ in range(most)]
+        self._threads = []
+        for _ in range(thread_count):
+            self._threads.append(ThreadPoolExecutor(1, thread_name_prefix="request"))
         self._idle: asyncio.LifoQueue[ThreadPoolExecutor] = asyncio.LifoQueue()
         for thread in reversed(self._threads):
             self._idle.put_nowait(thread)
@@ -70,10 +78,18 @@ class ThreadedHandler(ASGIHandler):
 
     async def get_response_async(self, request: HttpRequest) -> HttpResponseBase:
         scope = cast(Scope, cast(ASGIRequest, request).scope)
+
+        # 1. Large bodies are worked on one at a time.
         length = request.META.get("CONTENT_LENGTH") or ""
         is_large = length.isdecimal() and int(length) > LARGE_BYTES
-        async with scope.get(TURN, nullcontext)(), self._large if is_large else nullcontext():
+        one_at_a_time = self._large if is_large else nullcontext()
+
+        # 2. Answer in a thread, once the caller may have one.
+        turn = scope.get(TURN, nullcontext)
+        async with turn(), one_at_a_time:
             answer = await self.call(_timed, scope, self._answer, request)
+
+        # 3. A download is read as it is sent.
         if isinstance(answer, StreamingHttpResponse) and not answer.is_async:
             parts = cast(Iterator[bytes], answer.streaming_content)
             answer.streaming_content = self._pieces(parts, scope)
@@ -85,18 +101,19 @@ class ThreadedHandler(ASGIHandler):
         Django would read it whole, in the thread that each request needs at its start. Between
         pieces a download has no thread, so `parts` must hold no cursor and no transaction.
         """
-        while piece := await self._piece(parts, scope):
+        turn = scope.get(TURN, nullcontext)
+        while True:
+            async with turn():
+                piece = await self.call(_timed, scope, _joined, parts, self.chunk_size)
+            if not piece:
+                return
             yield piece
-
-    async def _piece(self, parts: Iterator[bytes], scope: Scope) -> bytes:
-        async with scope.get(TURN, nullcontext)():
-            return await self.call(_timed, scope, _joined, parts, self.chunk_size)
 
     async def call(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do something that may ask the database in a thread of the pool."""
         thread = await self._idle.get()
-        do = sync_to_async(act, thread_sensitive=False, executor=thread)
-        work = asyncio.ensure_future(do(*args, **kwargs))
+        act_in_thread = sync_to_async(act, thread_sensitive=False, executor=thread)
+        work = asyncio.ensure_future(act_in_thread(*args, **kwargs))
         try:
             return await asyncio.shield(work)
         finally:
@@ -107,10 +124,12 @@ class ThreadedHandler(ASGIHandler):
             self._idle.put_nowait(thread)
 
     def _answer(self, request: HttpRequest) -> HttpResponseBase:
+        """Answer, and note the user in the scope: a login has another one than before."""
         try:
             return self.get_response(request)
         finally:
-            cast(Scope, cast(ASGIRequest, request).scope)[USER] = user_id_of(request)
+            scope = cast(Scope, cast(ASGIRequest, request).scope)
+            scope[USER] = user_id_of(request)
 
     def close(self) -> None:
         """Close the connections of the threads, and end them."""

@@ -1,7 +1,8 @@
 """Limits of one caller: requests at once, of which a few have threads and the others wait.
 
-A caller is the user whose token or session a request names, else an address. Whose a new one is, is
-asked before the request waits for its turn, so that it takes none of those that logins need.
+A caller is the user whose token or session a request names, else an address. The user of a new
+token is looked up before the request is queued, so that a flood of new tokens does not use the
+threads that logins need.
 """
 
 import asyncio
@@ -15,15 +16,7 @@ from django.conf import settings
 from django.http import HttpResponse
 
 from controlplane.web.credentials.whose import Credential, Users, credentials_of, user_of
-from controlplane.web.http.asgi import (
-    TURN,
-    App,
-    Message,
-    Receive,
-    Scope,
-    Send,
-    ThreadedHandler,
-)
+from controlplane.web.http.asgi import TURN, App, Message, Receive, Scope, Send, ThreadedHandler
 from controlplane.web.http.middleware import refused, refused_body
 from controlplane.web.http.pace import STRANGERS, Pace
 from controlplane.web.http.request_metrics import count_request
@@ -31,39 +24,47 @@ from controlplane.web.http.throttling import network_of
 
 log = logging.getLogger(__name__)
 
-THREADS_EACH, THREADS_OF_STRANGERS = 2, 2
-"""Threads that one caller has at once, and all together of whom no user is known."""
+THREADS_EACH = 2
+"""Threads that one caller has at once."""
+
+THREADS_OF_STRANGERS = 2
+"""Threads that all callers without a known user have together."""
 
 NOBODY_S = 0.05
-"""Time after which an address is asked about again whose credential was nobody's."""
+"""Seconds before the next look-up for an address after a credential that was nobody's."""
 
 PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
-"""Addresses that other programs ask, for which a late answer is none: they have a thread."""
+"""Paths that monitoring programs ask. They have threads of their own, as a late answer is none."""
 
 RETRY_S = "1"
+"""Retry-After of refused requests."""
+
 ROUTE = "refused"
 """Route of refused requests in the metrics."""
 
 
 @dataclass(slots=True)
 class Caller:
-    """Requests of one caller that are not answered yet; `told`: a refusal is logged already."""
+    """Requests of one caller that are in flight; `refusal_logged` for one log line each time."""
 
     requests: int = 0
-    told: bool = False
-    turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(THREADS_EACH))
-    asks: asyncio.Lock = field(default_factory=asyncio.Lock)
+    refusal_logged: bool = False
+    threads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(THREADS_EACH))
+    lookup_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 @dataclass(slots=True)
-class Visit:
-    """One request of a caller, from before its body is read to the end of its answer."""
+class InFlightRequest:
+    """One request, from before its body is read to the end of its answer.
+
+    It counts as one of the caller of this name, or of none while the name is empty.
+    """
 
     callers: dict[str, Caller]
     name: str = ""
 
-    def leave(self) -> None:
-        """End it, if it is counted: a stream ends its visit when it begins."""
+    def end(self) -> None:
+        """Count it no more. A stream ends here when it begins: it has limits of its own."""
         caller = self.callers.get(self.name)
         if caller is not None:
             caller.requests -= 1
@@ -73,17 +74,18 @@ class Visit:
 
 
 class CallerLimits:
-    """ASGI application in front of Django's that answers 429 beyond a caller's limit, and refuses
-    bodies that are too large: Django reads a body before its middleware.
+    """ASGI application in front of Django's, which answers 429 beyond a caller's limit.
 
-    `whose` returns the id of the user whose credential this is, None for nobody's.
+    It also refuses bodies that are too large: Django reads a body before its middleware.
+    `look_up` returns the id of a credential's user, None if it is nobody's.
     """
 
-    def __init__(self, app: App, whose: Callable[[Credential], Awaitable[object]]) -> None:
-        self._app, self._users = app, Users(whose)
+    def __init__(self, app: App, look_up: Callable[[Credential], Awaitable[object]]) -> None:
+        self._app = app
+        self._users = Users(look_up)
         self._callers: dict[str, Caller] = {}
         self._strangers = asyncio.Semaphore(THREADS_OF_STRANGERS)
-        # One of each: what is asked of /readyz and /metrics delays no /healthz.
+        # One of each: requests of /readyz and /metrics delay no /healthz.
         self._probes = {path: asyncio.Semaphore(1) for path in PROBES}
         self._pace = Pace()
 
@@ -91,58 +93,69 @@ class CallerLimits:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if (refusal := _refused_body(scope)) is not None:
+        refusal = _refused_body(scope)
+        if refusal is not None:
             await _refuse(scope, send, refusal)
             return
-        visit = Visit(self._callers)
+        request = InFlightRequest(self._callers)
 
-        async def watched(message: Message) -> None:
+        async def send_and_end_streams(message: Message) -> None:
             if message["type"] == "http.response.start" and is_stream(message):
-                visit.leave()
+                request.end()
             await send(message)
 
         try:
+            # 1. Count the request as one of its user, if the credential is remembered, else of
+            #    its address.
             credentials = [] if scope["path"] in PROBES else credentials_of(scope)
-            user = self._users.known(credentials)
-            is_in = self._enter(visit, scope, user)
-            if is_in and credentials and not user:
-                user = await self._ask(self._callers[visit.name], credentials)
+            user = self._users.remembered(credentials)
+            is_counted = self._count(request, scope, user)
+
+            # 2. Look a new credential up, and count the request as its user's from then on.
+            if is_counted and credentials and not user:
+                user = await self._look_up(self._callers[request.name], credentials)
                 if user:
-                    visit.leave()
-                    is_in = self._enter(visit, scope, user)
-            if is_in:
-                scope[TURN] = partial(self._turn, self._callers[visit.name], user, scope)
-                await self._app(scope, receive, watched)
+                    request.end()
+                    is_counted = self._count(request, scope, user)
+
+            # 3. Answer it, or refuse it. The application takes a thread in the context TURN.
+            if is_counted:
+                caller = self._callers[request.name]
+                scope[TURN] = partial(self._thread, caller, user, scope)
+                await self._app(scope, receive, send_and_end_streams)
             else:
                 await _refuse(scope, send, _too_many(scope, of_user=user is not None))
         finally:
-            visit.leave()
+            request.end()
 
-    def _enter(self, visit: Visit, scope: Scope, user: str | None) -> bool:
-        """Count a visit, unless its caller has too many."""
-        name = user or f"address {network_of((scope.get('client') or ('',))[0])}"
+    def _count(self, request: InFlightRequest, scope: Scope, user: str | None) -> bool:
+        """Count a request as one of its caller; return False if the caller has too many."""
+        name = user
+        if name is None:
+            host, *_ = scope.get("client") or ("",)
+            name = f"address {network_of(host)}"
         caller = self._callers.setdefault(name, Caller())
         if caller.requests < _most(of_user=user is not None):
             caller.requests += 1
-            visit.name = name
+            request.name = name
             return True
-        if not caller.told:
-            caller.told = True
+        if not caller.refusal_logged:
+            caller.refusal_logged = True
             log.warning("requests are refused: %s has %d at once", name, caller.requests)
         return False
 
-    async def _ask(self, address: Caller, credentials: Sequence[Credential]) -> str | None:
-        """Ask whose credentials these are: one question of an address at a time."""
-        async with address.asks:
-            user = await self._users.asked(credentials)
+    async def _look_up(self, address: Caller, credentials: Sequence[Credential]) -> str | None:
+        """Look up the user of these credentials: one look-up of an address at a time."""
+        async with address.lookup_lock:
+            user = await self._users.look_up(credentials)
             if user is None:
                 await asyncio.sleep(NOBODY_S)
             return user
 
     @asynccontextmanager
-    async def _turn(self, caller: Caller, user: str | None, scope: Scope) -> AsyncIterator[None]:
-        """Wait for the turn of the caller, of whom a few requests have threads."""
-        async with caller.turns:
+    async def _thread(self, caller: Caller, user: str | None, scope: Scope) -> AsyncIterator[None]:
+        """Wait until the caller may take a thread: few of its requests have one at once."""
+        async with caller.threads:
             if user:
                 async with self._pace.turn(user, scope):
                     yield
@@ -155,7 +168,7 @@ class CallerLimits:
 
 
 def limited(handler: ThreadedHandler) -> CallerLimits:
-    """Django's handler behind the limits; one of its threads asks whose a credential is."""
+    """Django's handler behind the limits; one of its threads looks up whose a credential is."""
     return CallerLimits(handler, lambda credential: handler.call(user_of, credential))
 
 
@@ -168,20 +181,30 @@ def is_stream(head: Message) -> bool:
 
 
 def _most(*, of_user: bool) -> int:
+    """Most requests at once of a user, or of an address."""
     return settings.REQUESTS_PER_USER if of_user else settings.REQUESTS_PER_ADDRESS
 
 
 def _refused_body(scope: Scope) -> HttpResponse | None:
+    """Refusal of a request by its headers on the body; None if it may be read."""
     headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-    named = (b"content-length", b"transfer-encoding", b"content-type")
-    return refused_body(scope["path"], *(headers.get(name, "") for name in named))
+    length = headers.get(b"content-length", "")
+    encoding = headers.get(b"transfer-encoding", "")
+    media_type = headers.get(b"content-type", "")
+    return refused_body(scope["path"], length, encoding, media_type)
 
 
 def _too_many(scope: Scope, *, of_user: bool) -> HttpResponse:
-    name, whose = ("USER", "you") if of_user else ("ADDRESS", "your address")
+    """Answer to a request of a caller with too many."""
+    if of_user:
+        whose = "you"
+        setting = "LOADMASTER_REQUESTS_PER_USER"
+    else:
+        whose = "your address"
+        setting = "LOADMASTER_REQUESTS_PER_ADDRESS"
     text = (
         f"{_most(of_user=of_user)} requests of {whose} are being answered already; wait for"
-        f" them, or ask an operator to raise LOADMASTER_REQUESTS_PER_{name}"
+        f" them, or ask an operator to raise {setting}"
     )
     answer = refused(scope["path"], 429, "too_many_requests", text)
     answer["Retry-After"] = RETRY_S
@@ -191,7 +214,7 @@ def _too_many(scope: Scope, *, of_user: bool) -> HttpResponse:
 async def _refuse(scope: Scope, send: Send, answer: HttpResponse) -> None:
     """Answer at once, before the body is read."""
     count_request(scope["method"], ROUTE, answer.status_code, 0.0)
-    said = {**answer.headers, "Content-Length": str(len(answer.content))}
-    headers = [(key.lower().encode(), value.encode()) for key, value in said.items()]
+    fields = {**answer.headers, "Content-Length": str(len(answer.content))}
+    headers = [(name.lower().encode(), value.encode()) for name, value in fields.items()]
     await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
     await send({"type": "http.response.body", "body": answer.content})

@@ -39,7 +39,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     _phase = Phase.HEAD
     _watched: Phase | None = None
-    _head = 0
+    _head_bytes = 0
     _timer: asyncio.TimerHandle | None = None
     _refused = False
 
@@ -52,17 +52,19 @@ class GuardedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        """Parse data; refuse it if the head grows too large before it is whole."""
         if self._refused:
             return
         super().data_received(data)
-        if self._phase is Phase.HEAD:  # nobody has seen a part of a header: bytes are counted
-            self._head += len(data)
-            if self._head > LARGEST_HEAD:
+        if self._phase is Phase.HEAD:  # the parser tells whole headers only, so count the bytes
+            self._head_bytes += len(data)
+            if self._head_bytes > LARGEST_HEAD:
                 self._refuse(431)
         self._watch()
 
     def on_message_begin(self) -> None:
-        self._phase, self._head = Phase.HEAD, 0
+        self._phase = Phase.HEAD
+        self._head_bytes = 0
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -93,18 +95,22 @@ class GuardedProtocol(HttpToolsProtocol):
         raise ValueError(REFUSALS[status][0].decode())
 
     def _refuse(self, status: int) -> None:
-        self._refused, self._phase = True, Phase.NOTHING
-        line, words = REFUSALS[status]
+        """Answer with a refusal, and close."""
+        self._refused = True
+        self._phase = Phase.NOTHING
+        status_line, body = REFUSALS[status]
         head = (
             b"HTTP/1.1 %b\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length:"
             b" %d\r\nconnection: close\r\n\r\n"
         )
-        self.transport.write(head % (line, len(words)) + words)
+        self.transport.write(head % (status_line, len(body)) + body)
         self._close()
 
     def _close(self) -> None:
-        """Close once the client has read the answer: what it still sends would else reset the
-        connection before.
+        """Close once the client has read the answer, or LINGER_S have gone by.
+
+        If it were closed at once, data that the client still sends would reset the connection
+        before the client reads the answer.
         """
         self._refused = True
         self._set_timer(None)
@@ -116,12 +122,14 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _watch(self) -> None:
         """Start the timer for the awaited part whenever that changes."""
-        if self._phase is not self._watched and not self._refused:
-            self._watched = self._phase
-            patience_s = PATIENCE_S.get(self._phase)
-            self._set_timer(
-                None if patience_s is None else self.loop.call_later(patience_s, self._late)
-            )
+        if self._phase is self._watched or self._refused:
+            return
+        self._watched = self._phase
+        patience_s = PATIENCE_S.get(self._phase)
+        if patience_s is None:
+            self._set_timer(None)
+        else:
+            self._set_timer(self.loop.call_later(patience_s, self._late))
 
     def _set_timer(self, timer: asyncio.TimerHandle | None) -> None:
         if self._timer is not None:
@@ -129,8 +137,9 @@ class GuardedProtocol(HttpToolsProtocol):
         self._timer = timer
 
     def _late(self) -> None:
+        """Refuse or close a connection whose awaited part has not come in time."""
         self._watched = None
-        if self.flow.read_paused:  # it is we who do not read
+        if self.flow.read_paused:  # the delay is ours: we do not read
             self._watch()
         elif self._phase is Phase.HEAD:
             self._refuse(408)
@@ -139,6 +148,6 @@ class GuardedProtocol(HttpToolsProtocol):
         elif self.cycle.response_started:
             self.transport.close()
         else:
-            self.cycle.disconnected = True  # whatever waits for the body is told so
+            self.cycle.disconnected = True  # wake what waits for the body
             self.cycle.message_event.set()
             self._refuse(408)

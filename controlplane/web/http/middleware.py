@@ -89,25 +89,32 @@ class BodyLimit(Middleware):
     """`refused_body` under WSGI; under ASGI it is asked earlier, before the body is read."""
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        named = ("CONTENT_LENGTH", "HTTP_TRANSFER_ENCODING", "CONTENT_TYPE")
-        refusal = refused_body(request.path, *(request.META.get(name) or "" for name in named))
+        length = request.META.get("CONTENT_LENGTH") or ""
+        encoding = request.META.get("HTTP_TRANSFER_ENCODING") or ""
+        media_type = request.META.get("CONTENT_TYPE") or ""
+        refusal = refused_body(request.path, length, encoding, media_type)
         return refusal or self.get_response(request)
 
 
-def refused_body(path: str, length: str, encoding: str, kind: str) -> HttpResponse | None:
+def refused_body(path: str, length: str, encoding: str, media_type: str) -> HttpResponse | None:
     """Refusal of a body that is too large (413) or of unknown length (411), else None.
 
-    `length`, `encoding`, `kind`: Content-Length, Transfer-Encoding and Content-Type, or "".
+    `length`, `encoding`, `media_type`: Content-Length, Transfer-Encoding and Content-Type, or "".
     """
-    limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    # 1. A body without a length could be endless.
     if not length and encoding:
         text = "the body does not say how long it is; send it whole, with Content-Length"
         return refused(path, 411, "length_required", text)
+    limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
     if limit is None or not length.isdecimal():
         return None
+
+    # 2. Forms have a lower limit unless they are sent in parts.
     remedy = ""
-    if kind.partition(";")[0].strip().lower() == URLENCODED and limit > LARGEST_URLENCODED:
-        limit, remedy = LARGEST_URLENCODED, f" as {URLENCODED}; send it as multipart/form-data"
+    is_urlencoded = media_type.partition(";")[0].strip().lower() == URLENCODED
+    if is_urlencoded and limit > LARGEST_URLENCODED:
+        limit = LARGEST_URLENCODED
+        remedy = f" as {URLENCODED}; send it as multipart/form-data"
     if int(length) <= limit:
         return None
     text = f"the body has {length} bytes; at most {limit} are taken{remedy}"

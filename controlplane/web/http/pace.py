@@ -1,8 +1,8 @@
-"""Pace of users: who took much processor time lately waits while others take little.
+"""Pace of users: requests of users with high recent processor time wait while others are active.
 
-A web process answers in threads of which one runs at a time, so that one member's what-ifs slow
-down everybody's pages. Alone, nobody waits. Strangers are paced together, as one user; a login is
-charged to the user whom it lets in.
+Of a web process' threads one runs at a time, so one member's what-ifs would slow down everybody's
+pages. A user who is alone never waits. Strangers are paced together, as one user. The time of a
+login is charged to the user who logs in.
 """
 
 import asyncio
@@ -15,35 +15,37 @@ from time import monotonic
 from controlplane.web.http.asgi import SPENT_S, USER, Scope
 
 SHARE = 0.1
-"""Share of a processor that a user may take of a web process for long."""
+"""Fraction of a processor that a user may take in the long run."""
 
 FREE_S = 0.3
-"""Processor time that a user may take at once beyond that."""
+"""Processor seconds that a user may take at once beyond that."""
 
 LITTLE_S = 0.1
-"""Processor time below which a user is one that others wait for: where all take much, nobody
-waits, as nobody would gain.
+"""Processor seconds below which a user is a light one. Others wait only for light users: where all
+take much, nobody would gain.
 """
 
 LONGEST_S = 4.0
-"""Longest time that one request makes the next one of its user wait."""
+"""Longest time in seconds that one request makes the next one of its user wait."""
 
 OTHERS_S = 1.0
-"""Time for which a user who takes little counts as there after a request."""
+"""Seconds for which a light user counts as active after a request."""
 
 STRANGERS = "strangers"
-"""Name of their account."""
+"""Name of the account of all strangers."""
 
 POLL_S = 0.02
+"""Seconds between two looks of a waiting request."""
 
 
 @dataclass(slots=True)
 class Account:
-    """Processor time that a user took and that is not forgotten yet."""
+    """Processor seconds that a user took, less what was forgiven until `at_s`."""
 
     spent_s: float = 0.0
     at_s: float = 0.0
-    alone: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    only_waiter: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    """Held by the first of the user's waiting requests, which alone looks whether to go on."""
 
 
 class Pace:
@@ -52,41 +54,54 @@ class Pace:
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
         self._accounts: defaultdict[str, Account] = defaultdict(Account)
-        self._came_s: dict[str, float] = {}
+        self._light_users_s: dict[str, float] = {}
+        """When each light user came last."""
 
     @asynccontextmanager
     async def turn(self, user: str, scope: Scope) -> AsyncIterator[None]:
-        """Wait until the user may have a thread, and charge what the request took there."""
+        """Wait until the user may have a thread, and charge the time that the request takes."""
         account = self._accounts[user]
         async with AsyncExitStack() as stack:
-            if self._is_over(account) and self._others_are_there(user):
-                await stack.enter_async_context(account.alone)
-                while self._is_over(account) and self._others_are_there(user):
+            # 1. A user who took much waits while a light one is active.
+            if self._must_wait(user, account):
+                await stack.enter_async_context(account.only_waiter)
+                while self._must_wait(user, account):
                     await asyncio.sleep(POLL_S)
+
+            # 2. A light user is active from now on.
             came_s = self._clock()
             if account.spent_s < LITTLE_S:
-                self._came_s[user] = came_s
+                self._light_users_s[user] = came_s
             try:
                 yield
             finally:
-                known = scope.get(USER)
-                name = user if known is None else f"user {known}"
-                if name != user and self._came_s.get(user) == came_s:
-                    del self._came_s[user]  # or its own login would keep a user waiting
-                self._charge(self._accounts[name], scope.pop(SPENT_S, 0.0))
+                # 3. Charge the time to the user as whom the request was answered. After a login the
+                #    stranger is active no more: it would keep that user waiting.
+                user_id = scope.get(USER)
+                charged = user if user_id is None else f"user {user_id}"
+                if charged != user and self._light_users_s.get(user) == came_s:
+                    del self._light_users_s[user]
+                self._charge(self._accounts[charged], scope.pop(SPENT_S, 0.0))
 
-    def _others_are_there(self, user: str) -> bool:
-        """Return True if anybody else who takes little came lately."""
+    def _must_wait(self, user: str, account: Account) -> bool:
+        return self._is_over(account) and self._others_are_active(user)
+
+    def _others_are_active(self, user: str) -> bool:
+        """Return True if another light user came lately."""
         since_s = self._clock() - OTHERS_S
-        self._came_s = {name: at_s for name, at_s in self._came_s.items() if at_s > since_s}
-        return any(name != user for name in self._came_s)
+        recent = {name: at_s for name, at_s in self._light_users_s.items() if at_s > since_s}
+        self._light_users_s = recent
+        return any(name != user for name in recent)
 
     def _is_over(self, account: Account) -> bool:
+        """Return True if the account has more than may be taken at once."""
         self._charge(account, 0.0)
         return account.spent_s > FREE_S
 
     def _charge(self, account: Account, seconds: float) -> None:
+        """Forgive the user's share of the time since the last charge, and add these seconds."""
         now_s = self._clock()
-        kept_s = max(0.0, account.spent_s - SHARE * (now_s - account.at_s))
-        account.spent_s = min(kept_s + seconds, FREE_S + SHARE * LONGEST_S)
+        forgiven_s = SHARE * (now_s - account.at_s)
+        left_s = max(0.0, account.spent_s - forgiven_s)
+        account.spent_s = min(left_s + seconds, FREE_S + SHARE * LONGEST_S)
         account.at_s = now_s

@@ -1,8 +1,8 @@
 """Counters of HTTP requests by route and status, of all web processes of this machine.
 
-prometheus-client's multiprocess files, in LOADMASTER_METRICS_DIR or LOADMASTER_HOME/metrics/<host>:
-any process sums them up. Processes elsewhere are scraped there. On a full disk requests that need
-new room are not counted until there is some.
+Each process writes its counters to files of prometheus-client in LOADMASTER_METRICS_DIR, or else in
+LOADMASTER_HOME/metrics/<host>, and any process sums them up. Processes of other machines are
+scraped there. On a full disk requests that need new room are not counted until there is some.
 """
 
 import logging
@@ -24,6 +24,8 @@ FOLDER = Path(
     or Path(settings.LOADMASTER_HOME) / "metrics" / socket.gethostname()
 )
 FIRST_BYTES = 1 << 16
+"""Room that a new file reserves."""
+
 LARGEST_FRAME = 32
 """Bytes of an entry beside its key: lengths, padding, value, time."""
 
@@ -48,7 +50,7 @@ class ReservedFile(MmapedDict):
 
 
 def _reserve(path: Path) -> None:
-    """Create the file, or fill the holes of an older one; whoever reads sees it whole or not."""
+    """Create the file whole, or fill the holes of an older one, before anybody reads it."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     new = path if path.exists() else path.with_suffix(".new")
     with new.open("ab") as file:
@@ -56,8 +58,7 @@ def _reserve(path: Path) -> None:
     new.replace(path)
 
 
-# The library decides when it is first imported, by whomever; so that the order of imports does not
-# matter, it is told here.
+# The library reads these when it is first imported: set here, they hold in any order of imports.
 os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(FOLDER)
 values.MmapedDict = ReservedFile  # type: ignore[attr-defined]  # it offers no other way
 values.ValueClass = values.MultiProcessValue()
@@ -83,21 +84,22 @@ LATENCY = Histogram(
 def count_request(method: str, route: str, status: int, took_s: float) -> None:
     """Count an answer; unknown methods count as one."""
     try:
-        count, seconds = _of(method if method in METHODS else "OTHER", route, status)
-        count.inc()
+        counter, seconds = _metrics_of(method if method in METHODS else "OTHER", route, status)
+        counter.inc()
         seconds.observe(took_s)
     except OSError as error:
-        _complain(str(error))
+        _log_once(str(error))
 
 
 @cache
-def _complain(error: str) -> None:
-    """Log once that requests are not counted."""
+def _log_once(error: str) -> None:
+    """Log, once for each error, that requests are not counted."""
     log.warning("some requests are not counted, as there is no room in %s: %s", FOLDER, error)
 
 
 @cache
-def _of(method: str, route: str, status: int) -> tuple[Counter, Histogram]:
+def _metrics_of(method: str, route: str, status: int) -> tuple[Counter, Histogram]:
+    """Counter and histogram of such requests."""
     return REQUESTS.labels(method, route, str(status)), LATENCY.labels(route)
 
 

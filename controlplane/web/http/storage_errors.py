@@ -22,11 +22,14 @@ log = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 10
 REMEMBERED_S = 30.0
+"""Seconds for which /readyz reports a failure after it was seen."""
+
 LEAST_FREE_BYTES = 32 * 1024 * 1024
 """Free bytes on the disk of a SQLite database below which the server is not ready."""
 
 DISK_FULL = "53100"
 READ_ONLY = "25006"
+"""SQLSTATEs of PostgreSQL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,31 +61,49 @@ _SQLITE = {
     "unable to open database file": AWAY,
     "database is locked": BUSY,
 }
+"""Failures by SQLite's words, in small letters."""
+
 _POSTGRES = {
     DISK_FULL: FULL,
     READ_ONLY: READS_ONLY,
-    **dict.fromkeys(("40001", "40P01", "55P03", "53300"), BUSY),
+    "40001": BUSY,  # serialization failure
+    "40P01": BUSY,  # deadlock
+    "55P03": BUSY,  # lock not available
+    "53300": BUSY,  # too many connections
 }
+"""Failures by PostgreSQL's SQLSTATEs."""
+
 _CONNECTION_LOST = ("08", "57P")
 """First characters of the SQLSTATEs of lost connections and of a server that shuts down."""
 
 _last: list[tuple[float, Failure]] = []
+"""The last failure, if there was any, with its monotonic time."""
 
 
 def failure_of(error: BaseException | None) -> Failure | None:
     """Failure of the database's storage behind an error, else None."""
     if not isinstance(error, DatabaseError | InterfaceError):
         return None
+
+    # 1. PostgreSQL tells the SQLSTATE.
     cause = error.__cause__
-    state = getattr(cause, "pgcode", None) or getattr(cause, "sqlstate", None)
-    if state:
-        return _POSTGRES.get(state) or (AWAY if state.startswith(_CONNECTION_LOST) else None)
-    said = str(error).lower()
-    found = next((failure for words, failure in _SQLITE.items() if words in said), None)
-    is_away = type(error).__name__ in ("OperationalError", "InterfaceError")
-    if found is None and connection.vendor == "postgresql" and is_away:
-        return AWAY  # no SQLSTATE: the server was never reached, or has gone in the middle
-    return found
+    sqlstate = getattr(cause, "pgcode", None) or getattr(cause, "sqlstate", None)
+    if sqlstate:
+        if sqlstate.startswith(_CONNECTION_LOST):
+            return AWAY
+        return _POSTGRES.get(sqlstate)
+
+    # 2. SQLite tells words.
+    text = str(error).lower()
+    for words, failure in _SQLITE.items():
+        if words in text:
+            return failure
+
+    # 3. PostgreSQL without a SQLSTATE was never reached, or has gone in the middle.
+    is_of_connection = type(error).__name__ in ("OperationalError", "InterfaceError")
+    if connection.vendor == "postgresql" and is_of_connection:
+        return AWAY
+    return None
 
 
 class StorageFailures(Middleware):
@@ -100,8 +121,13 @@ def server_error_page(request: HttpRequest) -> HttpResponseBase:
 
 def present_failure() -> str | None:
     """Reason why nothing can be saved now, found without writing; None if none is known."""
-    if _last and time.monotonic() - _last[0][0] < REMEMBERED_S:
-        return _last[0][1].code
+    # 1. A failure that a request has met lately.
+    if _last:
+        at_s, failure = _last[0]
+        if time.monotonic() - at_s < REMEMBERED_S:
+            return failure.code
+
+    # 2. The state of the disk or of the server.
     if connection.vendor == "sqlite":
         return _full(Path(str(connection.settings_dict["NAME"])))
     with connection.cursor() as cursor:
@@ -110,9 +136,11 @@ def present_failure() -> str | None:
 
 
 def _full(database: Path) -> str | None:
+    """Code of a full disk under a SQLite database; None if there is room, or it is in memory."""
     if not database.parent.is_dir() or not database.exists():
-        return None  # a database in memory
-    return FULL.code if shutil.disk_usage(database.parent).free < LEAST_FREE_BYTES else None
+        return None
+    free_bytes = shutil.disk_usage(database.parent).free
+    return FULL.code if free_bytes < LEAST_FREE_BYTES else None
 
 
 def noted_failure(error: BaseException | None) -> Failure | None:
@@ -127,6 +155,7 @@ def noted_failure(error: BaseException | None) -> Failure | None:
 
 
 def _answer(request: HttpRequest, error: BaseException | None) -> HttpResponse | None:
+    """Answer to a request that failed by the storage; None for other errors."""
     failure = noted_failure(error)
     if failure is None:
         return None
@@ -134,5 +163,6 @@ def _answer(request: HttpRequest, error: BaseException | None) -> HttpResponse |
     if request.path.startswith("/api/"):
         body = error_body(failure.code, failure.detail)
         return JsonResponse(body, status=failure.status, headers=headers)
-    text, headers["Content-Type"] = f"Loadmaster: {failure.detail}.\n", "text/plain; charset=utf-8"
+    headers["Content-Type"] = "text/plain; charset=utf-8"
+    text = f"Loadmaster: {failure.detail}.\n"
     return HttpResponse(text, status=failure.status, headers=headers)

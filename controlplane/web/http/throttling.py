@@ -24,14 +24,15 @@ from controlplane.web.http.middleware import Middleware
 from controlplane.web.rest.errors import error_body
 
 log = logging.getLogger(__name__)
-OF_ONESELF = "/password/"
+
+OWN_PAGE = "/password/"
 DOORS = {
     "/login/": "login",
     "/admin/login/": "login",
-    OF_ONESELF: "login",
+    OWN_PAGE: "login",
     "/api/v1/tokens/": "login",
 }
-"""Addresses whose failures count; all ways to a password count together."""
+"""Names of the counts of failures by path; all paths that try a password count together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,31 +52,39 @@ class Throttle(Middleware):
             return self.get_response(request)
         counts = begin(door, **_caller(request))
         refused = refusal(request, counts)
-        return refused or end(request, self.get_response(request), counts)
+        if refused is not None:
+            return refused
+        return end(request, self.get_response(request), counts)
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Count that an attempt went into."""
+    """Counter of an address or account in the present window: `tries` with this attempt."""
 
     key: str
     tries: int
     limit: Limit
 
 
-def begin(door: str, **whom: str) -> list[Count]:
-    """Count an attempt before it is made, by address and account; `take_back` a good one."""
-    limits = {kind: Limit(*settings.THROTTLES[f"{door}:{kind}"]) for kind in whom}
-    return [_count(f"{door}:{kind}:{who}", limits[kind]) for kind, who in whom.items()]
+def begin(door: str, **callers: str) -> list[Count]:
+    """Count an attempt before it is made; `take_back` a good one.
+
+    `callers`: the address and the account, by `address` and `account`.
+    """
+    counts = []
+    for kind, caller in callers.items():
+        limit = Limit(*settings.THROTTLES[f"{door}:{kind}"])
+        counts.append(_count(f"{door}:{kind}:{caller}", limit))
+    return counts
 
 
 def retry_after_s(counts: list[Count]) -> int | None:
     """Seconds to wait if a count is above its limit, else None; takes the refused attempt back."""
-    beyond = [count.limit.window_s for count in counts if count.tries > count.limit.failures]
-    if not beyond:
+    windows_s = [count.limit.window_s for count in counts if count.tries > count.limit.failures]
+    if not windows_s:
         return None
     take_back(counts)
-    return max(int(window - time.time() % window) + 1 for window in beyond)
+    return max(int(window_s - time.time() % window_s) + 1 for window_s in windows_s)
 
 
 def take_back(counts: list[Count]) -> None:
@@ -89,6 +98,7 @@ def refusal_text(retry_s: int) -> str:
 
 
 def refusal(request: HttpRequest, counts: list[Count]) -> HttpResponse | None:
+    """Answer 429 if a count is above its limit, else None."""
     retry_s = retry_after_s(counts)
     if retry_s is None:
         return None
@@ -113,8 +123,10 @@ def end(request: HttpRequest, answer: HttpResponseBase, counts: list[Count]) -> 
 
 def is_failure(request: HttpRequest, answer: HttpResponseBase) -> bool:
     """Return True for wrong credentials: a page shows its form again (200), the API says 401."""
-    page = not request.path_info.startswith("/api/")
-    return answer.status_code in (401, 403, 429) or (page and answer.status_code == 200)
+    if answer.status_code in (401, 403, 429):
+        return True
+    is_page = not request.path_info.startswith("/api/")
+    return is_page and answer.status_code == 200
 
 
 def forget_later_failures() -> None:
@@ -123,27 +135,28 @@ def forget_later_failures() -> None:
 
 
 def network_of(address: str) -> str:
-    """Counted address: of IPv6 the network of one customer."""
+    """Address to count by: of IPv6 the network of one customer."""
     try:
-        found = ipaddress.ip_address(address)
+        parsed = ipaddress.ip_address(address)
     except ValueError:
         return "unknown"
-    if found.version == 6:
-        return str(ipaddress.ip_network((found, 64), strict=False).network_address)
-    return str(found)
+    if parsed.version == 6:
+        return str(ipaddress.ip_network((parsed, 64), strict=False).network_address)
+    return str(parsed)
 
 
 def _caller(request: HttpRequest) -> dict[str, str]:
     """Address that opened the connection (the server trusts its proxies), and the account."""
-    whom = {"address": network_of(request.META.get("REMOTE_ADDR", ""))}
-    if account := _account(request):
-        whom["account"] = hashlib.sha256(account.encode(errors="replace")).hexdigest()
-    return whom
+    caller = {"address": network_of(request.META.get("REMOTE_ADDR", ""))}
+    account = _account(request)
+    if account:
+        caller["account"] = hashlib.sha256(account.encode(errors="replace")).hexdigest()
+    return caller
 
 
 def _account(request: HttpRequest) -> str:
     """Name of the user whose password is tried, as the login resolves what was typed."""
-    if request.path_info == OF_ONESELF:
+    if request.path_info == OWN_PAGE:
         return resolved_name(request.user.get_username())
     if not request.path_info.startswith("/api/"):
         return resolved_name(request.POST.get("username", ""))
@@ -156,30 +169,34 @@ def _account(request: HttpRequest) -> str:
 
 
 def resolved_name(typed: str) -> str:
-    """Name without what Unicode's compatibility forms, blanks and case tell apart."""
+    """User's name as the login takes it: without blanks around, in one Unicode form and case."""
     return User.normalize_username(typed.strip()).lower()
 
 
 def _count(name: str, limit: Limit) -> Count:
-    key = f"throttle:{name}:{int(time.time() // limit.window_s)}"
+    """Count an attempt in the present window of its limit."""
+    window = int(time.time() // limit.window_s)
+    key = f"throttle:{name}:{window}"
     return Count(key, _add(key, 1, limit.window_s), limit)
 
 
 _own_counts = LocMemCache("throttling", {})
+"""Counters of this process, while the cache is away."""
 
 
-def _add(key: str, amount: int, kept_s: int) -> int:
+def _add(key: str, amount: int, window_s: int) -> int:
+    """Add to a counter; return its new number."""
     try:
-        return _add_in(cache, key, amount, kept_s)
+        return _add_in(cache, key, amount, window_s)
     except (RedisError, OSError) as error:
         log.warning("the cache is away, this process counts for itself: %s", error)
-        return _add_in(_own_counts, key, amount, kept_s)
+        return _add_in(_own_counts, key, amount, window_s)
 
 
-def _add_in(store: BaseCache, key: str, amount: int, kept_s: int) -> int:
-    store.add(key, 0, 2 * kept_s)
+def _add_in(store: BaseCache, key: str, amount: int, window_s: int) -> int:
+    store.add(key, 0, 2 * window_s)
     try:
         return int(store.incr(key, amount))
-    except ValueError:  # forgotten in between
-        store.add(key, max(0, amount), 2 * kept_s)
+    except ValueError:  # the store has forgotten it in between
+        store.add(key, max(0, amount), 2 * window_s)
         return max(0, amount)

@@ -25,14 +25,17 @@ log = logging.getLogger("loadmaster.access")
 HEADER = "X-Request-ID"
 SAFE_ID = re.compile(r"[A-Za-z0-9._:-]{8,128}")
 UNMATCHED = "unmatched"
+"""Route of an address that nothing matches."""
+
 FREQUENT = re.compile(r"/(api/agent/|static/|healthz|readyz|metrics)")
 IDS = {"node_id": "node", "assignment_id": "assignment", "job_id": "job"}
 """Ids among the arguments of addresses, and their names in a log."""
 
 
 def request_id_of(request: HttpRequest) -> str:
-    given = request.headers.get(HEADER, "")
-    return given if SAFE_ID.fullmatch(given) else uuid4().hex
+    """The client's id of the request if it is valid, else a new one."""
+    client_id = request.headers.get(HEADER, "")
+    return client_id if SAFE_ID.fullmatch(client_id) else uuid4().hex
 
 
 class RequestLog(Middleware):
@@ -40,14 +43,20 @@ class RequestLog(Middleware):
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         with _own_ids(request):
-            began = time.perf_counter()
+            began_s = time.perf_counter()
             response = self.get_response(request)
-            return _logged(request, response, time.perf_counter() - began)
+            _log(request, response, time.perf_counter() - began_s)
+            return response
 
     def process_view(
         self, request: HttpRequest, view: object, args: object, kwargs: dict[str, Any]
     ) -> None:
-        bind_contextvars(**{IDS[name]: str(value) for name, value in kwargs.items() if name in IDS})
+        """Bind the ids of the address to the lines that the view logs."""
+        ids = {}
+        for name, value in kwargs.items():
+            if name in IDS:
+                ids[IDS[name]] = str(value)
+        bind_contextvars(**ids)
 
 
 def route_of(request: HttpRequest) -> str:
@@ -66,26 +75,35 @@ def user_id_of(request: HttpRequest) -> object:
 
 @contextmanager
 def _own_ids(request: HttpRequest) -> Iterator[None]:
-    before = get_contextvars()
+    """Bind the request's id, and no ids from outside, to the lines that are logged within."""
+    outer = get_contextvars()
     clear_contextvars()
     bind_contextvars(request_id=request_id_of(request))
     try:
         yield
     finally:
         clear_contextvars()
-        bind_contextvars(**before)
+        bind_contextvars(**outer)
 
 
-def _logged(request: HttpRequest, response: HttpResponseBase, took_s: float) -> HttpResponseBase:
-    route, status = route_of(request), response.status_code
+def _log(request: HttpRequest, response: HttpResponseBase, took_s: float) -> None:
+    """Log and count a request, and put its id on the answer."""
+    route = route_of(request)
+    status = response.status_code
     response.headers[HEADER] = str(get_contextvars().get("request_id", ""))
     count_request(request.method or "", route, status, took_s)
-    level = logging.DEBUG if status < 400 and FREQUENT.match(request.path_info) else logging.INFO
-    if log.isEnabledFor(level):
-        ms = round(took_s * 1000, 1)
-        fields: dict[str, object] = {"method": request.method, "route": route}
-        fields |= {"status": status, "ms": ms}
-        if (user := user_id_of(request)) is not None:
-            fields["user"] = user
-        log.log(level, "request", extra={"loadmaster": fields})
-    return response
+
+    is_frequent = status < 400 and FREQUENT.match(request.path_info)
+    level = logging.DEBUG if is_frequent else logging.INFO
+    if not log.isEnabledFor(level):
+        return
+    fields: dict[str, object] = {
+        "method": request.method,
+        "route": route,
+        "status": status,
+        "ms": round(took_s * 1000, 1),
+    }
+    user_id = user_id_of(request)
+    if user_id is not None:
+        fields["user"] = user_id
+    log.log(level, "request", extra={"loadmaster": fields})

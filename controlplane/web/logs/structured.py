@@ -23,16 +23,16 @@ _SECRET_NAME = re.compile(_NAMES, re.IGNORECASE)
 _HARMLESS = frozenset({"token_key", "secret_name"})
 """Names that only look secret: first characters of a token's hash, name of a secret."""
 
-_INSIDE = (
+_SECRETS_IN_TEXT = (
     (
         re.compile(r"\b(bearer|basic|token)(\s+)[A-Za-z0-9._~+/=-]{8,}", re.IGNORECASE),
         rf"\1\2{MASK}",
     ),
     (re.compile(r"(://[^/\s:@]*:)[^/\s@]+(@)"), rf"\1{MASK}\2"),
-    # Who has a share link needs no login.
+    # A share link needs no login.
     (re.compile(r"(/shared/[a-z]+/)[^/\s\"']+"), rf"\1{MASK}"),
-    # Each word is read once, from its start: from each name within it, it would be read as often
-    # as a stranger's path repeats the name.
+    # A value after a secret-looking name. Each word is matched once, from its start: a match from
+    # each name within it would take as often as a stranger's path repeats the name.
     (
         re.compile(
             rf"(?<![\w-])((?=[\w-]*?(?:{_NAMES}))[\w-]++[\"']?\s*[=:]\s*[\"']?)"
@@ -43,7 +43,10 @@ _INSIDE = (
     ),
 )
 
+"""(pattern, replacement) of secrets within a text."""
+
 DEEPEST = 6
+"""Levels of lists and mappings that are logged."""
 
 
 def mask_event(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
@@ -60,26 +63,27 @@ def masked(value: Any, name: str = "", depth: int = 0) -> Any:
     if isinstance(value, Mapping | list | tuple | set | frozenset) and depth >= DEEPEST:
         return "..."
     if isinstance(value, Mapping):
-        return {str(k): masked(v, str(k), depth + 1) for k, v in value.items()}
+        return {str(key): masked(item, str(key), depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [masked(v, "", depth + 1) for v in value]
+        return [masked(item, "", depth + 1) for item in value]
     return masked_text(str(value))
 
 
 def masked_text(text: str) -> str:
     """Mask bearer tokens, passwords in addresses, share links, values of secret-looking names."""
-    for pattern, instead in _INSIDE:
-        text = pattern.sub(instead, text)
+    for pattern, replacement in _SECRETS_IN_TEXT:
+        text = pattern.sub(replacement, text)
     return text
 
 
 FORMATS = ("console", "json")
 
 QUIET = {
+    # Lines of each request to other servers.
     "httpx": "WARNING",
     "httpcore": "WARNING",
-    # A line of our own tells more of each request, see `middleware`; lines on each periodic task,
-    # sent, received and done, would be 60 MB a day of an idle worker.
+    # Our own line tells more of each request, see `middleware`. Three lines on each periodic task
+    # (sent, received, done) would be 60 MB a day of an idle worker.
     "uvicorn.access": "WARNING",
     "celery.beat": "WARNING",
     "celery.worker.strategy": "WARNING",
@@ -92,9 +96,9 @@ def config(form: str, level: str) -> dict[str, Any]:
     """Django's LOGGING: `form` "console" or "json" (else ValueError), `level` the least shown."""
     if form not in FORMATS:
         raise ValueError(f"LOADMASTER_LOG_FORMAT must be {' or '.join(FORMATS)}, not {form!r}")
-    loggers: dict[str, Any] = {
-        name: {"level": least, "handlers": [], "propagate": True} for name, least in QUIET.items()
-    }
+    loggers: dict[str, Any] = {}
+    for name, least in QUIET.items():
+        loggers[name] = {"level": least, "handlers": [], "propagate": True}
     # uvicorn and Django bring handlers of their own: without them their lines come through the
     # root's, once.
     for name in ("uvicorn", "uvicorn.error", "django", "celery"):
@@ -110,14 +114,14 @@ def config(form: str, level: str) -> dict[str, Any]:
 
 
 def formatter(form: str) -> logging.Formatter:
+    """Formatter of lines of JSON, or of text for "console"; without secrets."""
+    to_json = structlog.processors.JSONRenderer(default=str, ensure_ascii=False)
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=_SHARED,
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
             mask_event,
-            structlog.processors.JSONRenderer(default=str, ensure_ascii=False)
-            if form == "json"
-            else _text,
+            to_json if form == "json" else _text,
         ],
     )
 
@@ -125,20 +129,21 @@ def formatter(form: str) -> logging.Formatter:
 @contextmanager
 def bound(**ids: object) -> Iterator[None]:
     """Bind these ids, as text, to every line logged within; None binds nothing."""
-    with bound_contextvars(
-        **{name: str(value) for name, value in ids.items() if value is not None}
-    ):
+    texts = {name: str(value) for name, value in ids.items() if value is not None}
+    with bound_contextvars(**texts):
         yield
 
 
 def _text(_: WrappedLogger, __: str, event: EventDict) -> str:
     """`time LEVEL logger what happened key=value ...`, then the traceback if there is one."""
-    head = [str(event.pop(name, "")) for name in ("timestamp", "level", "logger", "event")]
-    head[1] = head[1].upper()
+    time = str(event.pop("timestamp", ""))
+    level = str(event.pop("level", "")).upper()
+    logger = str(event.pop("logger", ""))
+    words = str(event.pop("event", ""))
     traceback = event.pop("exception", None)
-    rest = [f"{name}={_quoted(str(value))}" for name, value in event.items()]
+    fields = [f"{name}={_quoted(str(value))}" for name, value in event.items()]
     # A line stays one line, whatever a client has put into it; a traceback is ours.
-    line = " ".join([*head, *rest]).translate(_ESCAPED)
+    line = " ".join([time, level, logger, words, *fields]).translate(_ESCAPED)
     return f"{line}\n{traceback}" if traceback else line
 
 
@@ -146,7 +151,9 @@ _ESCAPED = str.maketrans({"\r": "\\r", "\n": "\\n", "\x1b": "\\x1b"})
 
 
 def _quoted(text: str) -> str:
-    return repr(text) if not text or any(c.isspace() for c in text) else text
+    """Text in quotes if it is empty or has blanks."""
+    has_blank = any(character.isspace() for character in text)
+    return repr(text) if has_blank or not text else text
 
 
 def _extras(_: WrappedLogger, __: str, event: EventDict) -> EventDict:

@@ -6,7 +6,7 @@ from celery.signals import before_task_publish, setup_logging, task_postrun, tas
 from structlog.contextvars import bind_contextvars, clear_contextvars, get_contextvars
 
 HEADER = "request_id"
-SHOWN = 128
+LONGEST_ID = 128
 
 
 @setup_logging.connect
@@ -29,13 +29,14 @@ def bind_task(task_id: str = "", task: Any = None, **_: Any) -> None:
     if task is None or task.request.is_eager or task.request.called_directly:
         return
     clear_contextvars()
-    given = getattr(task.request, HEADER, None)
-    bind_contextvars(
-        task=task.name, task_id=task_id, **({HEADER: str(given)[:SHOWN]} if given else {})
-    )
+    bind_contextvars(task=task.name, task_id=task_id)
+    request_id = getattr(task.request, HEADER, None)
+    if request_id:
+        bind_contextvars(**{HEADER: str(request_id)[:LONGEST_ID]})
 
 
 @task_postrun.connect
 def unbind_task(task: Any = None, **_: Any) -> None:
+    """Unbind all ids once a worker's task has ended."""
     if task is not None and not task.request.is_eager:
         clear_contextvars()

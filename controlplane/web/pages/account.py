@@ -23,12 +23,15 @@ class NewPassword(PasswordChangeForm):
     """Old password, and twice the new one."""
 
     def validate_password_for_user(self, user: User, field: str = "new_password2") -> None:
-        old, new = (self.cleaned_data.get(name) for name in ("old_password", field))
-        if old and new:
-            try:
-                check_new(user, old, new)
-            except ValidationError as error:
-                self.add_error(field, error)
+        """Add an error if the new password is too weak, or too like the old one."""
+        old_password = self.cleaned_data.get("old_password")
+        new_password = self.cleaned_data.get(field)
+        if not old_password or not new_password:
+            return
+        try:
+            check_new(user, old_password, new_password)
+        except ValidationError as error:
+            self.add_error(field, error)
 
 
 class ChangePassword(
@@ -54,8 +57,10 @@ class ChangePassword(
 @require_GET
 def tokens_page(request: HttpRequest) -> HttpResponse:
     """The person's API tokens, with scope, end and last use."""
-    rows = [(row, scope_of(row), last_used_at(row)) for row in tokens_of(cast(User, request.user))]
-    return render(request, "registration/tokens.html", {"tokens": rows})
+    tokens = []
+    for token in tokens_of(cast(User, request.user)):
+        tokens.append((token, scope_of(token), last_used_at(token)))
+    return render(request, "registration/tokens.html", {"tokens": tokens})
 
 
 @require_POST

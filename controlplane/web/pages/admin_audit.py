@@ -1,6 +1,6 @@
 """Audit of the administration: each saved form and each deletion is a row."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from django import forms
@@ -34,14 +34,21 @@ class AuditedAdmin:
     ) -> Any:
         """Return the message for the page's history. Django asks for it once the form is saved."""
         if not self.audited_by_service:
-            old, new = _values_of(form)
-            for formset in formsets or ():
-                for name, before, after in _of_formset(formset):
-                    old[name], new[name] = before, after
-            row = form.instance if isinstance(form, ModelForm) else form.user
-            action = f"{row._meta.model_name}.{'add' if add else 'change'}"
-            record_values(action, row, new, None if add else old, team=team_of(row))
+            self._record_form(form, formsets or (), is_new=add)
         return super().construct_change_message(request, form, formsets, add)  # type: ignore[misc]  # of ModelAdmin
+
+    def _record_form(self, form: Any, formsets: Iterable[Any], *, is_new: bool) -> None:
+        """Add the row of a saved form and of the forms for rows beside its own."""
+        old, new = _values_of(form)
+        for formset in formsets:
+            for name, old_value, new_value in _changes_of_formset(formset):
+                old[name] = old_value
+                new[name] = new_value
+        row = form.instance if isinstance(form, ModelForm) else form.user
+        if is_new:
+            record_values(f"{row._meta.model_name}.add", row, new, None, team=team_of(row))
+        else:
+            record_values(f"{row._meta.model_name}.change", row, new, old, team=team_of(row))
 
     def delete_model(self, request: HttpRequest, obj: Model) -> None:
         with transaction.atomic():
@@ -55,35 +62,36 @@ class AuditedAdmin:
             super().delete_queryset(request, queryset)  # type: ignore[misc]  # of ModelAdmin
 
 
-def _of_formset(formset: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (name, old, new) of what rows beside the form's own have changed."""
+def _changes_of_formset(formset: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (name, old, new) of each change of the rows beside the form's own."""
+    noun = formset.model._meta.model_name
     for form in formset.forms:
-        if not form.has_changed() and form not in formset.deleted_forms:
-            continue
-        row, noun = form.instance, formset.model._meta.model_name
-        is_new = form in formset.extra_forms
+        row = form.instance
         if form in formset.deleted_forms:
             yield f"{noun} {row}", "there", "deleted"
-            continue
-        old, new = _values_of(form)
-        for name in new:
-            yield f"{noun} {row}: {name}", None if is_new else old[name], new[name]
+        elif form.has_changed():
+            is_new = form in formset.extra_forms
+            old, new = _values_of(form)
+            for name in new:
+                yield f"{noun} {row}: {name}", None if is_new else old[name], new[name]
 
 
 def _values_of(form: Any) -> tuple[Values, Values]:
     """Old and new values of the fields that a form has changed."""
     # A form that sets a password names it as changed, but has it under other names.
     new = {name: form.cleaned_data.get(name, "changed") for name in form.changed_data}
-    return {name: _initial(form, name) for name in new if name in form.fields}, new
+    old = {name: _initial(form, name) for name in new if name in form.fields}
+    return old, new
 
 
 def _initial(form: Any, name: str) -> Any:
-    """Return a field's value before, for a reference the row that it named."""
+    """Return a field's value before the change; for a reference the row that it named."""
     field: forms.Field = form.fields[name]
     value = form.get_initial_for_field(field, name)
-    if isinstance(field, forms.ModelChoiceField) and not isinstance(value, Mapping | list | Model):
-        try:
-            return field.to_python(value)
-        except ValidationError:
-            return value
-    return value
+    is_reference = isinstance(field, forms.ModelChoiceField)
+    if not is_reference or isinstance(value, Mapping | list | Model):
+        return value
+    try:
+        return field.to_python(value)
+    except ValidationError:
+        return value

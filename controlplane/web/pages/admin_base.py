@@ -40,6 +40,7 @@ else:
     from unfold.decorators import action as detail_action
 
 SHOWN_JSON = 60_000
+"""Characters of a JSON field that a page shows."""
 
 __all__ = ["PlainModelForm", "detail_action"]
 
@@ -70,22 +71,29 @@ class OperatorAdmin(StaffOnly, AuditedAdmin, _ModelAdmin):
 
     def get_list_select_related(self, request: HttpRequest) -> bool | list[str] | tuple[str, ...]:
         """Return the relations that the list shows, to read them with its rows."""
+        if self.list_select_related:
+            return self.list_select_related
         relations = {field.name for field in self.opts.concrete_fields if field.is_relation}
-        return self.list_select_related or [n for n in self.list_display if n in relations]
+        return [name for name in self.list_display if name in relations]
 
     def construct_change_message(
         self, request: HttpRequest, form: Form, formsets: Any, add: bool = False
     ) -> list[dict[str, Any]]:
+        """Return the message for the history: names of changed fields with old and new values."""
         message: list[dict[str, Any]] = super().construct_change_message(
             request, form, formsets, add
         )
-        if not add and form.changed_data and message and "changed" in message[0]:
-            message[0]["changed"]["fields"] = [
-                name
-                if name in self.unhistoried
-                else f"{name} from {form.initial.get(name)} to {form.cleaned_data.get(name)}"
-                for name in form.changed_data
-            ]
+        if add or not form.changed_data or not message or "changed" not in message[0]:
+            return message
+        changes = []
+        for name in form.changed_data:
+            if name in self.unhistoried:
+                changes.append(name)
+            else:
+                old = form.initial.get(name)
+                new = form.cleaned_data.get(name)
+                changes.append(f"{name} from {old} to {new}")
+        message[0]["changed"]["fields"] = changes
         return message
 
 
@@ -125,12 +133,12 @@ def pretty(field: str, description: str) -> Callable[[Any, Model], SafeString]:
 
     def show(self: object, obj: Model) -> SafeString:
         text = json.dumps(getattr(obj, field), indent=2, sort_keys=True, default=str)
-        left = len(text) - SHOWN_JSON
-        more = f"\n... and {left:,} characters more" if left > 0 else ""
+        hidden = len(text) - SHOWN_JSON
+        note = f"\n... and {hidden:,} characters more" if hidden > 0 else ""
         return format_html(
             '<pre style="max-height:32rem;overflow:auto;white-space:pre-wrap">{}{}</pre>',
             text[:SHOWN_JSON],
-            more,
+            note,
         )
 
     return admin.display(description=description)(show)
@@ -143,15 +151,15 @@ def row_action(
 
     @admin.action(description=description)
     def act_on_each(page: admin.ModelAdmin[Any], request: HttpRequest, rows: QuerySet[Any]) -> None:
-        done = 0
+        successes = 0
         for row in rows:
             try:
                 with transaction.atomic():
                     act(row, cast(User, request.user))
-                done += 1
+                successes += 1
             except refusal as error:
                 page.message_user(request, f"{row}: {error}", messages.ERROR)
-        if done:
-            page.message_user(request, f"Done for {done}.", messages.SUCCESS)
+        if successes:
+            page.message_user(request, f"Done for {successes}.", messages.SUCCESS)
 
     return act_on_each

@@ -6,6 +6,7 @@ from datetime import datetime
 from decimal import Decimal
 
 UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+"""Units of time with their seconds, the largest first."""
 
 
 def duration(seconds: float | None) -> str:
@@ -17,28 +18,35 @@ def duration(seconds: float | None) -> str:
     left = round(abs(seconds))
     if left == 0:
         return "0 s"
-    first = next(i for i, (size, _) in enumerate(UNITS) if left >= size)
+
+    # The largest unit of which there is a whole one, and the next.
+    largest = 0
+    while left < UNITS[largest][0]:
+        largest += 1
     parts = []
-    for size, unit in UNITS[first : first + 2]:
-        count, left = divmod(left, size)
-        if count:
-            parts.append(f"{count} {unit}")
+    for size, unit in UNITS[largest : largest + 2]:
+        number, left = divmod(left, size)
+        if number:
+            parts.append(f"{number} {unit}")
     return " ".join(parts)
 
 
 def amount_held(gpus: int, gpu_type: str, cores: float) -> str:
-    """What a job holds of a node: "2 x V100", without GPUs "4 cores"."""
+    """GPUs or cores that a job holds of a node: "2 × V100", without GPUs "4 cores"."""
     if gpus:
         return f"{gpus} × {gpu_type}"
-    return f"{cores:g} core{'' if cores == 1 else 's'}"
+    return "1 core" if cores == 1 else f"{cores:g} cores"
 
 
 def units_on(seats: Sequence[tuple[str, int]]) -> str:
-    """Where a job's units are, by (node, units): "3 units on node-1 (2) and node-2 (1)"."""
-    units = sum(of for _, of in seats)
-    places = [name if len(seats) == 1 else f"{name} ({of})" for name, of in seats]
-    listed = " and ".join(filter(None, [", ".join(places[:-1]), *places[-1:]]))
-    return f"{units} unit{'' if units == 1 else 's'} on {listed}"
+    """Places of a job's units, by (node, units): "3 units on node-1 (2) and node-2 (1)"."""
+    total = sum(units for _, units in seats)
+    noun = "unit" if total == 1 else "units"
+    if len(seats) == 1:
+        return f"{total} {noun} on {seats[0][0]}"
+    places = [f"{node} ({units})" for node, units in seats]
+    listed = " and ".join([", ".join(places[:-1]), *places[-1:]])
+    return f"{total} {noun} on {listed}"
 
 
 def short_duration(seconds: float) -> str:
@@ -78,9 +86,13 @@ def quantity(value: float | Decimal | None) -> str:
         return f"{number:,.0f}"
     if abs(number) < 1e-6:
         return f"{number:.2g}"
-    digits = 2 - next(e for e in range(2, -8, -1) if abs(number) >= 10.0**e)
-    shown = f"{number:.{max(0, digits)}f}"
-    return shown.rstrip("0").rstrip(".") if "." in shown else shown
+
+    # Two decimals for 1.00 to 9.99, one for 10.0 to 99.9, three and more below 1.
+    decimals = 1
+    while abs(number) < 10.0 ** (2 - decimals):
+        decimals += 1
+    text = f"{number:.{decimals}f}"
+    return text.rstrip("0").rstrip(".")
 
 
 def count(value: int | float | None) -> str:
@@ -90,7 +102,8 @@ def count(value: int | float | None) -> str:
 
 def counted(number: int, one: str, several: str = "") -> str:
     """Number with its noun: "1 job", "1,234 jobs"."""
-    return f"{number:,} {one if number == 1 else several or f'{one}s'}"
+    plural = several or f"{one}s"
+    return f"{number:,} {one if number == 1 else plural}"
 
 
 def part_of(share: object) -> str:

@@ -14,6 +14,8 @@ PALETTE = (
 """Calm colours with enough contrast on light and dark ground; a job keeps its colour."""
 
 OTHERS = "#8f9bac"
+"""Colour of other teams' jobs."""
+
 LANE_PX = 34
 BAR = 0.72
 """Height of a bar, as a fraction of its lane."""
@@ -25,6 +27,8 @@ LONGEST_LABEL = 40
 """Most characters of a lane's name on the axis; all are under the pointer."""
 
 KINDS = ("ran", "running", "profiling", "planned", "coming")
+"""Kinds of bars, in the order of their drawing."""
+
 WORDS = {"planned": "expected", "profiling": "measured its kind", "coming": "expected to run"}
 OPACITY = {"planned": 0.35, "coming": 0.6}
 HATCHED = {"profiling": "\\", "coming": "/"}
@@ -49,15 +53,17 @@ class Bar:
 
 
 def plain(text: str) -> str:
-    """Text that Plotly shows as it is: it would make links and markup of some, and knows no
-    entities for quotes.
+    """Text that Plotly shows as it is.
+
+    Plotly would make links and markup of some characters; it knows no entities for quotes.
     """
     return escape(text, quote=False)
 
 
 def row_of(slot: int, share: float) -> tuple[int, int]:
     """(row, rows) for this slot and share: as many rows as shares fit on a GPU."""
-    return slot, max(round(1.0 / share) if share > 0.0 else 1, slot + 1)
+    rows = round(1.0 / share) if share > 0.0 else 1
+    return slot, max(rows, slot + 1)
 
 
 def figure(
@@ -65,8 +71,11 @@ def figure(
 ) -> dict[str, Any]:
     """Plotly's {data, layout}: a trace per kind of bar, lanes downward, a line at now."""
     now = _moment(now_s)
+    traces = []
+    for kind in KINDS:
+        traces.append(_trace(kind, [bar for bar in bars if bar.kind == kind]))
     return {
-        "data": [_trace(kind, [b for b in bars if b.kind == kind]) for kind in KINDS],
+        "data": traces,
         "layout": {
             "barmode": "overlay",
             "bargap": 1.0 - BAR,
@@ -114,56 +123,75 @@ def colour(key: str) -> str:
 
 
 def _trace(kind: str, bars: Sequence[Bar]) -> dict[str, Any]:
-    marker: dict[str, Any] = {
-        "color": [colour(b.key) for b in bars],
-        "opacity": OPACITY.get(kind, 1.0),
-    }
+    """Plotly's trace of the bars of one kind."""
+    # 1. Colour and pattern.
+    colours = [colour(bar.key) for bar in bars]
+    marker: dict[str, Any] = {"color": colours, "opacity": OPACITY.get(kind, 1.0)}
     if kind in HATCHED:
         marker["pattern"] = {"shape": HATCHED[kind], "size": 6, "solidity": 0.35}
     if kind == "running":
-        marker["line"] = {"width": 1.5, "color": [colour(b.key) for b in bars]}
+        marker["line"] = {"width": 1.5, "color": colours}
+
+    # 2. Height and place of each bar in its lane, whose rows go downward from BAR / 2.
+    widths = []
+    offsets = []
+    for bar in bars:
+        row_height = BAR / bar.rows
+        gap = GAP if bar.rows > 1 else 0.0
+        widths.append(row_height - gap)
+        offsets.append(BAR / 2 - (bar.row + 1) * row_height)
+
+    # 3. A bar of less than a millisecond would not be drawn.
+    lengths_ms = [max(1.0, 1000 * (bar.to_s - bar.from_s)) for bar in bars]
     return {
         "type": "bar",
         "orientation": "h",
         "name": kind,
-        "y": [b.lane for b in bars],
-        "width": [BAR / b.rows - (GAP if b.rows > 1 else 0.0) for b in bars],
-        "offset": [BAR / 2 - (b.row + 1) * BAR / b.rows for b in bars],
-        "base": [_moment(b.from_s) for b in bars],
-        "x": [max(1.0, 1000 * (b.to_s - b.from_s)) for b in bars],
-        "text": [plain(b.name) if kind != "planned" else "" for b in bars],
+        "y": [bar.lane for bar in bars],
+        "width": widths,
+        "offset": offsets,
+        "base": [_moment(bar.from_s) for bar in bars],
+        "x": lengths_ms,
+        "text": ["" if kind == "planned" else plain(bar.name) for bar in bars],
         "textposition": "inside",
         "insidetextanchor": "start",
         "constraintext": "inside",
         "cliponaxis": True,
         "textangle": 0,
-        "hovertext": [_hover(b) for b in bars],
+        "hovertext": [_hover(bar) for bar in bars],
         "hoverinfo": "text",
         "marker": marker,
     }
 
 
 def _label(lane: str) -> str:
+    """Name of a lane, "node · GPU", at most LONGEST_LABEL long: the node's is cut in the middle."""
     if len(lane) <= LONGEST_LABEL:
         return lane
     node, dot, gpu = lane.rpartition(" · ")
     room = max(8, LONGEST_LABEL - len(dot + gpu) - 1)
-    return (
-        f"{node[: room - room // 3]}…{node[len(node) - room // 3 :]}{dot}{gpu}"
-        if len(node) > room + 1
-        else lane
-    )
+    if len(node) <= room + 1:
+        return lane
+    end_length = room // 3
+    begin = node[: room - end_length]
+    end = node[len(node) - end_length :]
+    return f"{begin}…{end}{dot}{gpu}"
 
 
 def _hover(bar: Bar) -> str:
+    """Text under the pointer: job, lane, kind with its times, and the bar's own words."""
     words = WORDS.get(bar.kind, bar.kind)
-    span = (
-        f"{datetime.fromtimestamp(bar.from_s, UTC):%H:%M:%S} to"
-        f" {datetime.fromtimestamp(bar.to_s, UTC):%H:%M:%S}"
-    )
-    lines = [f"<b>{plain(bar.name)}</b>", plain(bar.lane), f"{words}, {span}", plain(bar.hover)]
+    begin = datetime.fromtimestamp(bar.from_s, UTC)
+    end = datetime.fromtimestamp(bar.to_s, UTC)
+    lines = [
+        f"<b>{plain(bar.name)}</b>",
+        plain(bar.lane),
+        f"{words}, {begin:%H:%M:%S} to {end:%H:%M:%S}",
+        plain(bar.hover),
+    ]
     return "<br>".join(line for line in lines if line)
 
 
 def _moment(seconds: float) -> str:
+    """Time of epoch seconds in UTC for Plotly, in milliseconds."""
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3]

@@ -24,32 +24,37 @@ def parameters_of(policy: str) -> tuple[ParameterHelp, ...]:
         properties: Mapping[str, Mapping[str, Any]] = registry.schema(policy)["properties"]
     except PolicyError:
         return ()
-    return tuple(
-        ParameterHelp(name, _values(p), _typed(p["default"]), p.get("description", ""))
-        for name, p in properties.items()
-    )
+    parameters = []
+    for name, schema in properties.items():
+        default = _as_typed(schema["default"])
+        meaning = schema.get("description", "")
+        parameters.append(ParameterHelp(name, _accepted_values(schema), default, meaning))
+    return tuple(parameters)
 
 
 def example_of(parameters: tuple[ParameterHelp, ...]) -> str:
-    """First two, as they are typed in a line: `moves: 200, work: 20000`."""
-    return ", ".join(f"{p.name}: {p.default}" for p in parameters[:2])
+    """First two parameters, as they are typed in a line: `moves: 200, work: 20000`."""
+    return ", ".join(f"{parameter.name}: {parameter.default}" for parameter in parameters[:2])
 
 
-def _values(parameter: Mapping[str, Any]) -> str:
-    """ "a or b", "true or false", "integer 1..8", "number"."""
-    if "enum" in parameter:
-        return " or ".join(parameter["enum"])
-    if parameter["type"] == "boolean":
+def _accepted_values(schema: Mapping[str, Any]) -> str:
+    """Values of a parameter in words: "a or b", "true or false", "integer 1..8", "number"."""
+    if "enum" in schema:
+        return " or ".join(schema["enum"])
+    if schema["type"] == "boolean":
         return "true or false"
-    least, most = parameter.get("minimum"), parameter.get("maximum")
+    least = schema.get("minimum")
+    most = schema.get("maximum")
     if least is None and most is None:
-        return str(parameter["type"])
+        return str(schema["type"])
     if most is None:
-        return f"{parameter['type']}, at least {least:g}"
-    return f"{parameter['type']} {'' if least is None else f'{least:g}'}..{most:g}"
+        return f"{schema['type']}, at least {least:g}"
+    least_text = "" if least is None else f"{least:g}"
+    return f"{schema['type']} {least_text}..{most:g}"
 
 
-def _typed(value: object) -> str:
+def _as_typed(value: object) -> str:
+    """Value as it is written in YAML."""
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)

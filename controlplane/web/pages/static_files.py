@@ -15,20 +15,25 @@ PLOTLY_NAME = f"vendor/plotly-{version('plotly')}.min.js"
 
 
 class _OneFile(FileSystemStorage):
+    """Plotly's folder, in which the script has the name of its static path."""
+
     def path(self, name: str) -> str:
         return super().path(SCRIPT if name == PLOTLY_NAME else name)
 
 
 class PlotlyFinder(BaseFinder):
+    """Finder of the script in Plotly's wheel."""
+
     def check(self, **kwargs: Any) -> list[Any]:
         return []
 
     def find(self, path: str, *args: Any, **kwargs: Any) -> Any:
-        several = kwargs.get("find_all") or kwargs.get("all")
+        """Return the script's file; a list with `find_all`. The empty list if it is not `path`."""
         if path != PLOTLY_NAME:
             return []
-        found = str(plotly_folder() / SCRIPT)
-        return [found] if several else found
+        file = str(plotly_folder() / SCRIPT)
+        wants_all = kwargs.get("find_all") or kwargs.get("all")
+        return [file] if wants_all else file
 
     def list(self, ignore_patterns: Iterable[str] | None) -> Iterable[tuple[str, Storage]]:
         yield PLOTLY_NAME, _OneFile(location=str(plotly_folder()))

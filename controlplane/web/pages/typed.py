@@ -15,15 +15,16 @@ def text_field(
     **attrs: Any,
 ) -> forms.CharField:
     """A field for text: a line, or an area of so many rows."""
-    shown = {"spellcheck": "false", **attrs}
-    widget = forms.Textarea(attrs={"rows": rows, **shown}) if rows else forms.TextInput(attrs=shown)
+    attrs = {"spellcheck": "false", **attrs}
+    area = forms.Textarea(attrs={"rows": rows, **attrs})
+    line = forms.TextInput(attrs=attrs)
     return forms.CharField(
         label=label,
         help_text=help_text,
         initial=initial,
         required=False,
         max_length=max_length,
-        widget=widget,
+        widget=area if rows else line,
     )
 
 
@@ -31,17 +32,17 @@ class TypedForm(forms.Form):
     """A form that is read as typed, and whose messages come from elsewhere, by field."""
 
     places: Mapping[str, str] = {}
-    """Form fields of data that are named otherwise."""
+    """Names of form fields by the names of the data in messages, if they differ."""
 
     def show(self, problems: Mapping[str, Sequence[str]]) -> None:
         """Put messages beside the fields that they name, others at the top."""
         self.full_clean()
         self.errors.clear()
         for name, messages in problems.items():
-            place = self.places.get(name, name)
+            field = self.places.get(name, name)
             for message in messages:
-                if place in self.fields:
-                    self.add_error(place, message)
+                if field in self.fields:
+                    self.add_error(field, message)
                 else:
                     self.add_error(None, f"{name}: {message}")
 

@@ -12,6 +12,7 @@ from controlplane.web.bounded_data import HALF_CHARACTER, half_characters, read_
 from controlplane.web.rest.errors import TooLargeError
 
 NUMBERS = (serializers.IntegerField, serializers.FloatField, serializers.DecimalField)
+HALF_A_CHARACTER = "holds half a character (a lone surrogate); write whole Unicode characters"
 
 
 class BoundedJSONParser(JSONParser):
@@ -34,14 +35,14 @@ class BoundedJSONParser(JSONParser):
             data = read_json(body)
         except ValueError as error:
             raise ParseError(f"the body cannot be read as JSON: {error}") from None
-        path = next(half_characters(data), None) if HALF_CHARACTER.search(body) else None
-        if path is not None:
-            said = "holds half a character (a lone surrogate); write whole Unicode characters"
-            raise serializers.ValidationError({path or "request": [said]})
+        if HALF_CHARACTER.search(body):  # or the beginning of a pair, which is whole
+            for path in half_characters(data):
+                raise serializers.ValidationError({path or "request": [HALF_A_CHARACTER]})
         return cast("dict[str, Any]", data)
 
 
 def _length(header: object) -> int:
+    """Bytes that Content-Length declares; 0 if it is missing or no number."""
     try:
         return int(str(header))
     except ValueError:
@@ -50,10 +51,12 @@ def _length(header: object) -> int:
 
 def check_names(data: object, known: Collection[str], before: str = "") -> None:
     """Refuse names of an object that are not known; `before`: the path to the object."""
-    names = sorted(set(data) - set(known)) if isinstance(data, dict) else []
-    if names:
-        said = f"cannot be set; what can be: {', '.join(known)}"
-        raise serializers.ValidationError({f"{before}{name}": [said] for name in names})
+    if not isinstance(data, dict):
+        return
+    unknown = sorted(set(data) - set(known))
+    if unknown:
+        problem = f"cannot be set; what can be: {', '.join(known)}"
+        raise serializers.ValidationError({f"{before}{name}": [problem] for name in unknown})
 
 
 class OnlySettable(serializers.BaseSerializer[Any]):
@@ -66,14 +69,14 @@ class OnlySettable(serializers.BaseSerializer[Any]):
         fields: dict[str, Any] = getattr(self, "fields", {})
         settable = {name: field for name, field in fields.items() if not field.read_only}
         check_names(data, settable)
-        wrong = {}
+        problems = {}
         for name, field in settable.items():
             value = data.get(name) if isinstance(data, dict) else None
-            is_number = isinstance(value, int | float)
+            is_number = isinstance(value, int | float)  # true and false are ints, too
             if isinstance(field, serializers.CharField) and is_number:
-                wrong[name] = ["must be text, in quotes"]
+                problems[name] = ["must be text, in quotes"]
             elif isinstance(field, NUMBERS) and isinstance(value, bool):
-                wrong[name] = ["must be a number, not true or false"]
-        if wrong:
-            raise serializers.ValidationError(wrong)
+                problems[name] = ["must be a number, not true or false"]
+        if problems:
+            raise serializers.ValidationError(problems)
         return super().to_internal_value(data)

@@ -23,17 +23,18 @@ if TYPE_CHECKING:  # APIView reads these defaults while its module is loaded
 
 
 class BearerAuthentication(TokenAuthentication):  # type: ignore[misc]  # the library has no types
-    """knox's tokens. The one place that asks for a scope: all that tokens reach comes by here."""
+    """knox's tokens. Every request with a token comes by here, so only here its scope is asked."""
 
     def authenticate(self, request: Request) -> tuple[User, AuthToken] | None:
-        found = super().authenticate(request)
-        if found is None:
+        authenticated = super().authenticate(request)
+        if authenticated is None:
             return None
-        user, token = found
-        needed, given = needed_scope(request), scope_of(token)
+        user, token = authenticated
+        needed = needed_scope(request)
+        given = scope_of(token)
         if not given.includes(needed):
-            said = f"this needs a token of the scope {needed}; yours has the scope {given}"
-            raise PermissionDenied(said, code="scope")
+            problem = f"this needs a token of the scope {needed}; yours has the scope {given}"
+            raise PermissionDenied(problem, code="scope")
         note_use(token)
         return user, token
 
@@ -78,12 +79,12 @@ LONGEST_NUMBER = 100
 
 
 class BoundedPagination(LimitOffsetPagination):
-    """DRF's limit and offset pages with bounded numbers; what is no number is refused."""
+    """DRF's limit and offset pages with bounded numbers; anything but a number is refused."""
 
     max_limit = 1000
 
     def get_limit(self, request: Request) -> int:
-        """Rows of a page, at most `max_limit` whatever is asked for."""
+        """Rows of a page, at most `max_limit`."""
         limit = _number(request, "limit", least=1) or self.default_limit
         return min(limit or self.max_limit, self.max_limit)
 

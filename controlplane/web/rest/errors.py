@@ -48,6 +48,7 @@ class TooLargeError(APIException):
 def error_body(
     code: str, detail: str, fields: dict[str, list[str]] | None = None
 ) -> dict[str, Any]:
+    """Body of an error; `fields`: messages by field."""
     error: dict[str, Any] = {"code": code, "detail": detail}
     if fields:
         error["fields"] = fields
@@ -61,13 +62,14 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
         return None
     if isinstance(error, ValidationError):
         fields = _by_field(response.data)
-        said = "; ".join(
-            f"{name}: {message}" for name, messages in fields.items() for message in messages
-        )
-        response.data = error_body("invalid", said, fields)
+        problems = []
+        for name, messages in fields.items():
+            problems += [f"{name}: {message}" for message in messages]
+        response.data = error_body("invalid", "; ".join(problems), fields)
     elif isinstance(error, APIException):
         code = error.get_codes()
-        code = code if isinstance(code, str) else error.default_code
+        if not isinstance(code, str):
+            code = error.default_code
         response.data = error_body(code, _encodable(error.detail))
     elif isinstance(error, Http404):
         detail = str(error) or "there is no such thing, or you may not see it"
@@ -85,20 +87,26 @@ def not_found_api(request: HttpRequest) -> JsonResponse:
 
 
 def _by_field(data: object) -> dict[str, list[str]]:
+    """Messages of a validation by field; those of no field are of "request"."""
     if isinstance(data, dict):
         return {_encodable(name): _messages(value) for name, value in data.items()}
     return {"request": _messages(data)}
 
 
 def _messages(value: object) -> list[str]:
+    """All messages of a field, those of inner fields with their names."""
+    messages: list[str] = []
     if isinstance(value, dict):
-        return [
-            f"{name}: {message}" for name, inner in value.items() for message in _messages(inner)
-        ]
-    if isinstance(value, list):
-        return [message for inner in value for message in _messages(inner)]
-    return [_encodable(value)]
+        for name, inner in value.items():
+            messages += [f"{name}: {message}" for message in _messages(inner)]
+    elif isinstance(value, list):
+        for inner in value:
+            messages += _messages(inner)
+    else:
+        messages.append(_encodable(value))
+    return messages
 
 
-def _encodable(said: object) -> str:
-    return str(said).encode("utf-8", "backslashreplace").decode()
+def _encodable(text: object) -> str:
+    """Text in which lone surrogates, which UTF-8 has not, are escaped."""
+    return str(text).encode("utf-8", "backslashreplace").decode()

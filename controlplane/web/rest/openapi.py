@@ -64,19 +64,24 @@ class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-c
 
 def complete(result: dict[str, Any], **_: Any) -> dict[str, Any]:
     """Add the possible refusals of calls; a hook of drf-spectacular."""
-    result.setdefault("components", {}).setdefault("schemas", {})["Error"] = ERROR
-    for path, methods in result["paths"].items():
+    schemas = result.setdefault("components", {}).setdefault("schemas", {})
+    schemas["Error"] = ERROR
+    for path, calls in result["paths"].items():
+        if path == "/api/schema":
+            continue
         for method in METHODS:
-            if method in methods and path != "/api/schema":
-                _add_refusals(
-                    method, methods[method]["responses"], agent=path.startswith("/api/agent/")
-                )
+            if method in calls:
+                is_of_agents = path.startswith("/api/agent/")
+                _add_refusals(method, calls[method]["responses"], is_of_agents=is_of_agents)
     return result
 
 
-def _add_refusals(method: str, responses: dict[str, Any], *, agent: bool) -> None:
-    body = {"application/json": {"schema": ERROR_REFERENCE}}
-    unsuited = (OF_WRITING if method == "get" else set()) | (set() if agent else OF_AGENTS)
+def _add_refusals(method: str, responses: dict[str, Any], *, is_of_agents: bool) -> None:
+    """Add the refusals of a call to its documented answers."""
+    content = {"application/json": {"schema": ERROR_REFERENCE}}
     for status, text in REFUSALS.items():
-        if status not in unsuited:
-            responses.setdefault(status, {"description": text, "content": body})
+        if status in OF_WRITING and method == "get":
+            continue
+        if status in OF_AGENTS and not is_of_agents:
+            continue
+        responses.setdefault(status, {"description": text, "content": content})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 from django.db import connection, connections, models, router
@@ -26,7 +27,8 @@ MOST_ROWS = 500
 
 
 def batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    return (items[i : i + size] for i in range(0, len(items), size))
+    """Parts of at most `size` items, in order."""
+    return (items[first : first + size] for first in range(0, len(items), size))
 
 
 def insert(model: type[M], rows: Iterable[M]) -> None:
@@ -35,39 +37,56 @@ def insert(model: type[M], rows: Iterable[M]) -> None:
     if not rows:
         return
     connection = connections[router.db_for_write(model)]
-    concrete = [f for f in model._meta.concrete_fields if not f.generated]
-    fields = [f for f in concrete if not isinstance(f, models.AutoField)]
-    values = list(zip(*(_column(field, rows, connection) for field in fields), strict=True))
-    quoted = ", ".join(connection.ops.quote_name(str(field.column)) for field in fields)
-    table = connection.ops.quote_name(model._meta.db_table)
-    into = f"INSERT INTO {table} ({quoted}) VALUES "  # noqa: S608  # names of our models
-    _execute(connection, into, f"({', '.join(['%s'] * len(fields))})", values)
+
+    # 1. The fields to write: the database makes generated ones and automatic keys.
+    fields = []
+    for field in model._meta.concrete_fields:
+        if not field.generated and not isinstance(field, models.AutoField):
+            fields.append(field)
+
+    # 2. Their values, prepared column by column, then turned into rows.
+    columns = [_column(field, rows, connection) for field in fields]
+    values = list(zip(*columns, strict=True))
+
+    # 3. The statement.
+    quote = connection.ops.quote_name
+    names = ", ".join(quote(str(field.column)) for field in fields)
+    table = quote(model._meta.db_table)
+    into = f"INSERT INTO {table} ({names}) VALUES "  # noqa: S608  # names of our models
+    placeholders = f"({', '.join(['%s'] * len(fields))})"
+    _insert_values(connection, into, placeholders, values)
+
+    # 4. Django's own mark of saved rows.
     for row in rows:
-        row._state.adding, row._state.db = False, connection.alias
+        row._state.adding = False
+        row._state.db = connection.alias
 
 
 def _column(
     field: models.Field[Any, Any], rows: Collection[models.Model], connection: BaseDatabaseWrapper
 ) -> list[Any]:
-    plain = PLAIN.get(type(field))
-    values = [field.pre_save(row, True) for row in rows]
-    return [
-        v if v is None or type(v) is plain else field.get_db_prep_save(v, connection)
-        for v in values
-    ]
+    """Values of a field for the database, one for each row."""
+    plain_type = PLAIN.get(type(field))
+    values = []
+    for row in rows:
+        value = field.pre_save(row, True)
+        if value is not None and type(value) is not plain_type:
+            value = field.get_db_prep_save(value, connection)
+        values.append(value)
+    return values
 
 
-def _execute(
-    connection: BaseDatabaseWrapper, into: str, places: str, values: list[tuple[Any, ...]]
+def _insert_values(
+    connection: BaseDatabaseWrapper, into: str, placeholders: str, values: list[tuple[Any, ...]]
 ) -> None:
+    """Execute the INSERT `into` with these rows of values; `placeholders` are those of one row."""
     with connection.cursor() as cursor:
         if connection.vendor == "sqlite":  # prepares the statement once
-            cursor.executemany(into + places, values)
+            cursor.executemany(into + placeholders, values)
             return
-        for part in batches(values, MOST_ROWS):
-            cursor.execute(
-                into + ", ".join([places] * len(part)), [value for row in part for value in row]
-            )
+        for batch in batches(values, MOST_ROWS):
+            statement = into + ", ".join([placeholders] * len(batch))
+            cursor.execute(statement, list(chain.from_iterable(batch)))
 
 
 def update_rows(
@@ -79,45 +98,68 @@ def update_rows(
     """
     if not rows:
         return 0
-    fields = [model._meta.get_field(name) for name in (*match, *columns)]
-    concrete = [field for field in fields if isinstance(field, Field)]
-    pairs = zip(concrete, zip(*rows, strict=True), strict=True)
-    columnwise = [_prepared(field, column) for field, column in pairs]
-    update = _at_once if connection.vendor == "postgresql" else _one_by_one
-    return update(model._meta.db_table, concrete, len(match), columnwise)
+    fields: list[Field[Any, Any]] = []
+    for name in (*match, *columns):
+        field = model._meta.get_field(name)
+        if isinstance(field, Field):  # as all of them are
+            fields.append(field)
+    raw_columns = zip(*rows, strict=True)
+    values = [_prepared(field, raw) for field, raw in zip(fields, raw_columns, strict=True)]
+    if connection.vendor == "postgresql":
+        return _update_at_once(model._meta.db_table, fields, len(match), values)
+    return _update_one_by_one(model._meta.db_table, fields, len(match), values)
 
 
-def _prepared(field: Field[Any, Any], column: Sequence[Any]) -> list[Any]:
-    if isinstance(field, (FloatField, IntegerField, CharField)) or all(
-        isinstance(value, str) for value in column
-    ):
-        return list(column)
+def _prepared(field: Field[Any, Any], values: Sequence[Any]) -> list[Any]:
+    """Values of a field as the database takes them."""
+    # 1. Numbers and texts go as they are.
+    if isinstance(field, (FloatField, IntegerField, CharField)):
+        return list(values)
+    if all(isinstance(value, str) for value in values):
+        return list(values)
+
+    # 2. The same few times recur in many rows: prepare each once.
     if isinstance(field, DateTimeField):
-        known = {value: field.get_db_prep_save(value, connection) for value in set(column)}
-        return [known[value] for value in column]
-    return [field.get_db_prep_save(value, connection) for value in column]
+        prepared = {value: field.get_db_prep_save(value, connection) for value in set(values)}
+        return [prepared[value] for value in values]
+    return [field.get_db_prep_save(value, connection) for value in values]
 
 
-def _one_by_one(table: str, fields: Sequence[Any], matched: int, columns: list[list[Any]]) -> int:
+def _update_one_by_one(
+    table: str, fields: Sequence[Any], matched: int, columns: list[list[Any]]
+) -> int:
+    """Update row by row; the first `matched` fields and columns are those to compare."""
     quote = connection.ops.quote_name
-    names = [f"{quote(field.column)} = %s" for field in fields]
-    values, keys = ", ".join(names[matched:]), " AND ".join(names[:matched])
-    sql = f"UPDATE {quote(table)} SET {values} WHERE {keys}"  # noqa: S608  # names of our models
+    equations = [f"{quote(field.column)} = %s" for field in fields]
+    settings = ", ".join(equations[matched:])
+    conditions = " AND ".join(equations[:matched])
+    sql = f"UPDATE {quote(table)} SET {settings} WHERE {conditions}"  # noqa: S608  # our models
+    parameters = list(zip(*columns[matched:], *columns[:matched], strict=True))
     with connection.cursor() as cursor:
-        cursor.executemany(sql, list(zip(*columns[matched:], *columns[:matched], strict=True)))
+        cursor.executemany(sql, parameters)
         return max(0, int(cursor.rowcount))
 
 
-def _at_once(table: str, fields: Sequence[Any], matched: int, columns: list[list[Any]]) -> int:
-    """Update by an array a column: text and plan of the statement do not grow with the rows."""
+def _update_at_once(
+    table: str, fields: Sequence[Any], matched: int, columns: list[list[Any]]
+) -> int:
+    """Update with an array for each column: text and plan do not grow with the rows.
+
+    The first `matched` fields and columns are those to compare.
+    """
+    # 1. The arrays become columns v0, v1, ... of a table v, one for each field.
     quote = connection.ops.quote_name
-    named = [(quote(field.column), f"v{i}") for i, field in enumerate(fields)]
+    names = [quote(field.column) for field in fields]
+    aliases = [f"v{index}" for index in range(len(fields))]
     arrays = ", ".join(f"%s::{field.rel_db_type(connection)}[]" for field in fields)
-    values = ", ".join(f"{name} = v.{value}" for name, value in named[matched:])
+
+    # 2. What to compare and what to set.
+    pairs = list(zip(names, aliases, strict=True))
+    conditions = " AND ".join(f"t.{name} = v.{alias}" for name, alias in pairs[:matched])
+    settings = ", ".join(f"{name} = v.{alias}" for name, alias in pairs[matched:])
     sql = (
-        f"UPDATE {quote(table)} AS t SET {values} "  # noqa: S608  # names of our models
-        f"FROM unnest({arrays}) AS v({', '.join(v for _, v in named)}) "
-        f"WHERE {' AND '.join(f't.{n} = v.{v}' for n, v in named[:matched])}"
+        f"UPDATE {quote(table)} AS t SET {settings} "  # noqa: S608  # names of our models
+        f"FROM unnest({arrays}) AS v({', '.join(aliases)}) WHERE {conditions}"
     )
     with connection.cursor() as cursor:
         cursor.execute(sql, columns)

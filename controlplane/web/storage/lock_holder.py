@@ -19,12 +19,15 @@ def new_owner() -> str:
 
 def owner_has_ended(holder: str) -> bool:
     """Return True if the holder was a process of this machine that has ended; False if unknown."""
-    place, pid, started = (*holder.split("."), "", "", "")[:3]
+    place, _, rest = holder.partition(".")
+    pid, _, rest = rest.partition(".")
+    started, _, _ = rest.partition(".")
     return bool(place) and place == _place() and pid.isdigit() and _started(int(pid)) != started
 
 
 @cache
 def _place() -> str:
+    """Name of this machine's boot and of its namespace of processes; empty if it is not known."""
     try:
         boot = (PROC / "sys/kernel/random/boot_id").read_text()
         namespace = (PROC / "self/ns/pid").stat().st_ino

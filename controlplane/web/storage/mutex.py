@@ -1,6 +1,6 @@
 """Mutex in the cache: saves work; correctness never rests on it.
 
-One that was killed on this machine is followed at once.
+The name of a process that was killed on this machine can be taken at once.
 """
 
 import logging
@@ -19,30 +19,37 @@ log = logging.getLogger(__name__)
 @contextmanager
 def mutex(name: str, most_s: int) -> Iterator[bool]:
     """Yield True if no other process holds this name (for `most_s` at most), or without a cache."""
-    key, own = f"mutex:{name}", new_owner()
+    key = f"mutex:{name}"
+    owner = new_owner()
     try:
-        free = bool(cache.add(key, own, most_s)) or _is_forgotten(key, own, most_s)
+        is_ours = bool(cache.add(key, owner, most_s)) or _take_forgotten(key, owner, most_s)
     except (RedisError, OSError) as error:
         log.warning("whether anybody else is at %s is not known: %s", name, error)
         yield True
         return
     try:
-        yield free
+        yield is_ours
     finally:
-        if free:
-            try:
-                if cache.get(key) == own:
-                    cache.delete(key)
-            except (RedisError, OSError) as error:
-                log.warning("%s stays taken for a while: %s", key, error)
+        if is_ours:
+            _release(key, owner)
 
 
-def _is_forgotten(key: str, own: str, most_s: int) -> bool:
-    """Take a name whose holder has ended, or that this machine has seen held for too long: the
-    cache's clock went back.
+def _release(key: str, owner: str) -> None:
+    """Release a name unless it is another's by now."""
+    try:
+        if cache.get(key) == owner:
+            cache.delete(key)
+    except (RedisError, OSError) as error:
+        log.warning("%s stays taken for a while: %s", key, error)
+
+
+def _take_forgotten(key: str, owner: str, most_s: int) -> bool:
+    """Take a name whose holder has ended, or that was held for too long; return True if taken.
+
+    It is held for longer than `most_s` only if the cache's clock went back.
     """
     holder = str(cache.get(key))
     if not owner_has_ended(holder) and THIS_MACHINE.still_s({key: holder})[key] <= most_s:
         return False
-    cache.set(key, own, most_s)
+    cache.set(key, owner, most_s)
     return True

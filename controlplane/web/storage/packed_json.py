@@ -40,8 +40,10 @@ class PackedJSONField(models.JSONField):
     """JSONField whose longer values are packed at rest and cannot be searched."""
 
     def get_db_prep_save(self, value: Any, connection: Any) -> Any:
-        plain = value is None or hasattr(value, "resolve_expression")
-        return super().get_db_prep_save(value if plain else pack(value), connection)
+        is_expression = hasattr(value, "resolve_expression")
+        if value is not None and not is_expression:
+            value = pack(value)
+        return super().get_db_prep_save(value, connection)
 
     def from_db_value(self, value: Any, expression: Any, connection: Any) -> Any:
         return unpack(super().from_db_value(value, expression, connection))

@@ -26,7 +26,8 @@ class SharedRedisCache(RedisCache):
 
     @property
     def _cache(self) -> RedisCacheClient:
-        servers, options = self._servers, self._options  # type: ignore[attr-defined]  # no stubs
+        servers = self._servers  # type: ignore[attr-defined]  # no stubs
+        options = self._options  # type: ignore[attr-defined]  # no stubs
         return _client(tuple(servers), tuple(options.items()))
 
 

@@ -1,9 +1,9 @@
-"""Watch: for how long this machine has seen a counter of somebody else stand still.
+"""Watch: for how long this machine has seen the stamp of a writer unchanged.
 
 Leases are judged by it alone. A stamp is any text that its writer changes with every sign of life;
 an instant in it is never compared with a clock. Times are CLOCK_BOOTTIME, one clock for all
-processes of a machine, which share what they saw through the cache and never with other machines.
-Without a cache nothing has stood still.
+processes of a machine. They share their observations through the cache, but not with other
+machines. Without a cache every stamp counts as just changed.
 """
 
 import hashlib
@@ -24,6 +24,8 @@ KEPT_S = 7 * 86_400
 """Seconds for which an observation is kept: lease, grace and margin are at most a day each."""
 
 FROM = "from"
+"""Name of the moment of the last `start_anew`."""
+
 _PROC = Path("/proc")
 
 
@@ -37,18 +39,21 @@ def machine() -> str:
     """Name of this machine's boot and of its boot clock: containers share it, reboots do not."""
     boot = (_PROC / "sys/kernel/random/boot_id").read_text()
     clock = _PROC / "self/ns/time"
-    name = f"{boot}{clock.stat().st_ino if clock.exists() else ''}"
-    return hashlib.sha256(name.encode()).hexdigest()[:16]
+    clock_id = clock.stat().st_ino if clock.exists() else ""
+    return hashlib.sha256(f"{boot}{clock_id}".encode()).hexdigest()[:16]
 
 
 def stamp(*values: object) -> str:
     """Text of values, to be compared whole."""
-    return " ".join(v.isoformat() if isinstance(v, datetime) else str(v) for v in values)
+    texts = []
+    for value in values:
+        texts.append(value.isoformat() if isinstance(value, datetime) else str(value))
+    return " ".join(texts)
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Observations of this machine; `clock` in seconds, one for all watches of the same machine."""
+    """Observations of this machine. `clock`, in seconds, is one for all its processes."""
 
     clock: Callable[[], float] = boot_s
     machine: Callable[[], str] = machine
@@ -71,19 +76,27 @@ class Watch:
     def _still_s(self, stamps: Mapping[str, str]) -> dict[str, float]:
         if not stamps:
             return {}
+
+        # 1. Earlier observations: (stamp, when it was seen first).
         keys = {name: self._key(name) for name in stamps}
         known = cache.get_many([*keys.values(), self._key(FROM)])
         now_s = self.clock()
-        seen = {name: [stamp, now_s] for name, stamp in stamps.items()}
-        same = {
-            name: known[key]
-            for name, key in keys.items()
-            if key in known and known[key][0] == stamps[name]
-        }
-        if new := {keys[name]: seen[name] for name in stamps if name not in same}:
-            cache.set_many(new, KEPT_S)
+
+        # 2. A stamp that is not the known one is seen for the first time.
+        since_s = {}
+        changed = {}
+        for name, key in keys.items():
+            if key in known and known[key][0] == stamps[name]:
+                since_s[name] = known[key][1]
+            else:
+                since_s[name] = now_s
+                changed[key] = [stamps[name], now_s]
+        if changed:
+            cache.set_many(changed, KEPT_S)
+
+        # 3. What was seen before a new beginning counts from there.
         from_s = known.get(self._key(FROM), 0.0)
-        return {name: now_s - max(since, from_s) for name, (_, since) in (seen | same).items()}
+        return {name: now_s - max(since, from_s) for name, since in since_s.items()}
 
     def _key(self, name: str) -> str:
         return f"watch:{self.machine()}:{name}"
@@ -101,7 +114,7 @@ def sign_age_s(key: str, sign: object) -> float | None:
     """Seconds since a sign was left, or since this machine saw it first; None without a sign."""
     if not isinstance(sign, list):
         return None
-    where, at_s = sign
-    if where == machine():
+    sign_machine, at_s = sign
+    if sign_machine == machine():
         return max(0.0, boot_s() - float(at_s))
-    return THIS_MACHINE.still_s({key: stamp(where, at_s)})[key]
+    return THIS_MACHINE.still_s({key: stamp(sign_machine, at_s)})[key]

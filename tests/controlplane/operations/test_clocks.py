@@ -181,7 +181,7 @@ def test_no_energy_is_metered_for_hours_to_come(
 @pytest.mark.django_db
 def test_no_deadline_passes_while_jumps_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     job = a_job(a_cluster(), deadline_at=timezone.now() - timedelta(days=300))
-    monkeypatch.setattr(clocks, "_doubted", Mock(side_effect=RedisError))
+    monkeypatch.setattr(clocks, "_recent_jumps", Mock(side_effect=RedisError))
     reconcile_clusters(doubt_s=clocks.ahead_s())
     assert reread(job).state == "queued"
 

@@ -142,7 +142,7 @@ def test_counters_of_requests_are_given_up_with_one_line_and_resume_when_there_i
     def no_room(*labels: str) -> None:
         ReservedFile(str(disk.folder / "counter_1.db"))
 
-    monkeypatch.setattr(request_metrics, "_of", no_room)
+    monkeypatch.setattr(request_metrics, "_metrics_of", no_room)
     for _ in range(3):
         count_request("GET", "/", 200, 0.1)
     assert caplog.text.count("requests are not counted") == 1

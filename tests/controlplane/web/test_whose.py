@@ -126,15 +126,15 @@ def test_a_user_is_asked_for_once_in_a_while() -> None:
     eves, nobodys = [Credential(is_token=True, text="eve")], [Credential(False, "nobody")]
 
     async def run(*credentials: Credential) -> list[str | None]:
-        return await asyncio.gather(*(users.asked(credentials) for _ in range(9)))
+        return await asyncio.gather(*(users.look_up(credentials) for _ in range(9)))
 
     assert asyncio.run(run(*nobodys, *eves)) == ["user 7"] * 9
     assert asked.count("eve") <= whose.ASKS_AT_ONCE
-    assert users.known([*nobodys, *eves]) == "user 7"
-    assert users.known(nobodys) is None
-    assert users.known([Credential(is_token=False, text="eve")]) is None
+    assert users.remembered([*nobodys, *eves]) == "user 7"
+    assert users.remembered(nobodys) is None
+    assert users.remembered([Credential(is_token=False, text="eve")]) is None
     now_s[0] = KNOWN_S
-    assert users.known(eves) is None
+    assert users.remembered(eves) is None
 
 
 def test_of_too_many_users_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,11 +149,11 @@ def test_of_too_many_users_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPa
 
     async def run() -> None:
         for credentials in (one, two):
-            await users.asked(credentials)
+            await users.look_up(credentials)
         now_s[0] = KNOWN_S
         for credentials in (one, three):
-            await users.asked(credentials)
+            await users.look_up(credentials)
 
     asyncio.run(run())
     now_s[0] = 0.0
-    assert [users.known(each) for each in (one, two, three)] == ["user 1", None, "user 3"]
+    assert [users.remembered(each) for each in (one, two, three)] == ["user 1", None, "user 3"]

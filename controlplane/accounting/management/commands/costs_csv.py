@@ -28,12 +28,16 @@ class Command(BaseCommand):
         parser.add_argument("--to", dest="until", default="", help="the last day or a time")
 
     def handle(self, *args: Any, cluster: str, **options: Any) -> None:
-        row = the_cluster(cluster)
-        asked = {"by": options["by"], "period": options["period"]}
-        asked |= {"from": options["since"], "to": options["until"]}
+        queried_cluster = the_cluster(cluster)
+        fields = {
+            "by": options["by"],
+            "period": options["period"],
+            "from": options["since"],
+            "to": options["until"],
+        }
         try:
-            query = read_query(row, asked, timezone.now())
+            query = read_query(queried_cluster, fields, timezone.now())
         except CostQueryError as error:
             raise CommandError(f"--{error.field}: {error}") from None
-        for line in csv_of(Costs(OPERATOR, query).rows, row.currency):
+        for line in csv_of(Costs(OPERATOR, query).rows, queried_cluster.currency):
             self.stdout.write(line, ending="")

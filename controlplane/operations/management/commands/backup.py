@@ -27,9 +27,12 @@ class Command(BaseCommand):
         self.stdout.write(
             f"{file}: {manifest.vendor}, {manifest.size} bytes, sha256 {manifest.sha256}"
         )
-        self.stdout.write(
-            "The server's keys are in it: whoever reads the file can read the teams' secrets."
-            if with_key
-            else "Without the keys: keep SECRET_KEY and LOADMASTER_SECRETS_KEY elsewhere, or the"
-            " teams' secrets are lost."
-        )
+        if with_key:
+            self.stdout.write(
+                "The server's keys are in it: whoever reads the file can read the teams' secrets."
+            )
+        else:
+            self.stdout.write(
+                "Without the keys: keep SECRET_KEY and LOADMASTER_SECRETS_KEY elsewhere, or the"
+                " teams' secrets are lost."
+            )

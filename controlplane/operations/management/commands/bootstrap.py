@@ -15,8 +15,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         password = bootstrap()
-        self.stdout.write(
-            f"admin: {ADMIN} / {password} (shown once)"
-            if password
-            else "nothing new: there is an admin already"
-        )
+        if password:
+            self.stdout.write(f"admin: {ADMIN} / {password} (shown once)")
+        else:
+            self.stdout.write("nothing new: there is an admin already")

@@ -11,6 +11,6 @@ from controlplane.audit.record import record
 class Command(changepassword.Command):
     @transaction.atomic
     def handle(self, *args: Any, **options: Any) -> str | None:
-        said = super().handle(*args, **options)
+        message = super().handle(*args, **options)
         record("person.password", options["username"] or "the user of the system")
-        return said
+        return message

@@ -20,14 +20,14 @@ class Command(createsuperuser.Command):
             try:
                 validate_password(password, _new_user(options))
             except ValidationError as error:
-                said = " ".join(error.messages)
-                raise CommandError(f"DJANGO_SUPERUSER_PASSWORD: {said}") from None
-        before = set(User.objects.values_list("pk", flat=True))
+                problems = " ".join(error.messages)
+                raise CommandError(f"DJANGO_SUPERUSER_PASSWORD: {problems}") from None
+        earlier_users = set(User.objects.values_list("pk", flat=True))
         with transaction.atomic():
-            answer = super().handle(*args, **options)
-            for user in User.objects.exclude(pk__in=before):
+            message = super().handle(*args, **options)
+            for user in User.objects.exclude(pk__in=earlier_users):
                 record("person.add", user, new={"operator": True})
-        return answer
+        return message
 
 
 def _new_user(options: dict[str, Any]) -> User:

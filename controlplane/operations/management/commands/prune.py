@@ -29,15 +29,21 @@ class Command(BaseCommand):
         try:
             if show:
                 for name, days in kept():
-                    limit = f"{days:g} days" if days else "until it expires"
-                    self.stdout.write(f"{name}: {'for ever' if days is None else limit}")
+                    self.stdout.write(f"{name}: {_in_words(days)}")
                 return
-            gone = prune(timezone.now(), budget_s=seconds, names=tuple(only))
-            if gone:
-                record("server.prune", "old data", new=gone)
+            deleted = prune(timezone.now(), budget_s=seconds, names=tuple(only))
+            if deleted:
+                record("server.prune", "old data", new=deleted)
         except ImproperlyConfigured as error:
             raise CommandError(str(error)) from error
-        for name, count in gone.items():
+        for name, count in deleted.items():
             self.stdout.write(f"{name}: {count}")
-        if not gone:
+        if not deleted:
             self.stdout.write("nothing was due")
+
+
+def _in_words(days: float | None) -> str:
+    """Time for which data is kept: "30 days", "for ever" (None), "until it expires" (0)."""
+    if days is None:
+        return "for ever"
+    return f"{days:g} days" if days else "until it expires"

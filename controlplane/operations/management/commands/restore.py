@@ -36,10 +36,10 @@ class Command(BaseCommand):
         try:
             if keys_to is not None:
                 _write_keys(keys_to, keys_of(file))
-            force, wait_s = options["force"], options["wait_s"]
+            wait_s = options["wait_s"]
             if not 0.0 <= wait_s <= LONGEST_WAIT_S:
                 raise CommandError(f"--wait-s must be 0 to {LONGEST_WAIT_S:.0f}, not {wait_s:g}")
-            restored = restore_backup(file, force=force, least_wait_s=wait_s)
+            restored = restore_backup(file, force=options["force"], least_wait_s=wait_s)
             record("server.restore", file.name, new={"saved_at": restored.manifest.created_at})
         except (BackupError, OSError) as error:
             raise CommandError(str(error)) from error
@@ -48,19 +48,16 @@ class Command(BaseCommand):
 
 
 def _words(restored: Restored) -> list[str]:
+    """Lines on what was restored, and on what is still to be done."""
     manifest = restored.manifest
     lines = [
         f"Restored what version {manifest.version} had saved at {manifest.created_at}; the schema"
-        " is this version's."
-    ]
-    lines.append(
+        " is this version's.",
         f"{restored.unknown} running assignments wait for their agents; {restored.withdrawn} offers"
-        " were withdrawn."
-    )
-    lines += [
-        f"{name}: rounds begin again at {when.isoformat(timespec='seconds')}"
-        for name, when in restored.rounds_from.items()
+        " were withdrawn.",
     ]
+    for cluster, moment in restored.rounds_from.items():
+        lines.append(f"{cluster}: rounds begin again at {moment.isoformat(timespec='seconds')}")
     lines.append(
         "Everybody logs in anew; enrolment tokens have ended. Tokens revoked since the backup are"
         " valid again: revoke them."
@@ -79,5 +76,9 @@ def _words(restored: Restored) -> list[str]:
 
 
 def _write_keys(path: Path, keys: dict[str, str]) -> None:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.writelines(f"{name}={value}\n" for name, value in keys.items() if value)
+    """Write the keys to a new file of mode 0600, NAME=value each."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        for name, value in keys.items():
+            if value:
+                file.write(f"{name}={value}\n")

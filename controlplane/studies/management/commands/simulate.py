@@ -2,7 +2,7 @@
 
 import json
 from argparse import ArgumentParser
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -36,8 +36,15 @@ from controlplane.studies.live_cluster import cluster_spec
 from controlplane.studies.pages.selectors import notes_of
 
 OPERATOR = User(is_staff=True, is_active=True)
-HISTORY_DAYS, MOST_HISTORY_DAYS = 30, 3660
-TOLD_EVERY_S = 10.0
+"""Unsaved operator, as users of this command can read the database."""
+
+HISTORY_DAYS = 30
+MOST_HISTORY_DAYS = 3660
+"""Days of a live cluster's history, if not given, and at most."""
+
+PROGRESS_EVERY_S = 10.0
+"""Longest time between two lines of progress."""
+
 SHOWN = (
     ("total_cost", "total cost"),
     ("energy_cost", "energy"),
@@ -73,148 +80,178 @@ class Command(BaseCommand):
         add("--output", type=Path, default=Path("simulation"), help=output)
 
     def handle(self, *args: Any, **options: Any) -> None:
+        # 1. Numbers of which some mean nothing.
         if options["processes"] is not None and options["processes"] < 0:
             raise CommandError("--processes: must be at least 0", returncode=2)
         if options["dump_snapshots"] < 0:
             raise CommandError("--dump-snapshots: must be at least 1, or 0 for none", returncode=2)
+
+        # 2. The study, run to its end.
         try:
             study = Study.of(_document(options), trusted=True)
             report = run_study(
                 study,
                 options["output"],
                 processes=options["processes"],
-                on_progress=self._teller(),
+                on_progress=self._progress_writer(),
                 dump_every=options["dump_snapshots"],
             )
         except (StudyError, StudyBusyError) as error:
             raise CommandError(str(error), returncode=2) from None
         except OSError as error:
-            why = f"--output: {options['output']} cannot be written: {error.strerror or error}"
-            raise CommandError(why, returncode=2) from None
+            cause = error.strerror or error
+            problem = f"--output: {options['output']} cannot be written: {cause}"
+            raise CommandError(problem, returncode=2) from None
         except KeyboardInterrupt:
             raise CommandError(
                 "stopped; finished runs are kept, the same command goes on with the rest",
                 returncode=1,
             ) from None
+
+        # 3. Its results.
         self._show(report)
 
-    def _teller(self) -> Any:
-        last_s, last_over = -TOLD_EVERY_S, -1
+    def _progress_writer(self) -> Callable[[StudyProgress], None]:
+        """Make a function that writes progress: as each run ends, and every few seconds."""
+        last_s = -PROGRESS_EVERY_S
+        last_ended = -1
 
-        def tell(progress: StudyProgress) -> None:
-            nonlocal last_s, last_over
-            over = progress.finished + progress.failed
-            if over != last_over or monotonic() - last_s >= TOLD_EVERY_S:
-                last_s, last_over = monotonic(), over
-                self.stderr.write(told(progress), str)  # not in the colour of errors
+        def write(progress: StudyProgress) -> None:
+            nonlocal last_s, last_ended
+            ended = progress.finished + progress.failed
+            if ended != last_ended or monotonic() - last_s >= PROGRESS_EVERY_S:
+                last_s = monotonic()
+                last_ended = ended
+                self.stderr.write(in_words(progress), str)  # not in the colour of errors
 
-        return tell
+        return write
 
     def _show(self, report: Path) -> None:
+        """Print results and notes beside the report. CommandError if runs failed."""
         results = json.loads((report.parent / "results.json").read_text(encoding="utf-8"))
         console = Console(width=None if self.stdout.isatty() else 160)
-        with console.capture() as shown:
+        with console.capture() as capture:
             console.print(_table(results))
-        self.stdout.write(shown.get())
+        self.stdout.write(capture.get())
         for note in [*notes_of(results), *_decision_times(report.parent)]:
             self.stdout.write(note)
         self.stdout.write(f"Report: {report}")
-        if failures := results["failures"]:
-            lines = [f"{f['policy']}, seed {f['seed']}: {f['message']}" for f in failures]
-            lines.insert(0, f"{len(failures)} runs failed, the same command tries them again:")
+        failures = results["failures"]
+        if failures:
+            lines = [f"{len(failures)} runs failed, the same command tries them again:"]
+            for failure in failures:
+                lines.append(f"{failure['policy']}, seed {failure['seed']}: {failure['message']}")
             raise CommandError("\n  ".join(lines), returncode=1)
 
 
-def told(progress: StudyProgress) -> str:
-    over = f"{progress.finished} of {progress.total} runs are finished"
-    failed = f", {progress.failed} failed" if progress.failed else ""
-    left = "" if progress.left_s is None else f"; about {progress.left_s:,.0f} s left"
-    return f"{100 * progress.fraction:5.1f}%  {over}{failed}{left if progress.fraction < 1 else ''}"
+def in_words(progress: StudyProgress) -> str:
+    """Line of progress: " 50.0%  2 of 4 runs are finished, 1 failed; about 60 s left"."""
+    line = f"{100 * progress.fraction:5.1f}%  "
+    line += f"{progress.finished} of {progress.total} runs are finished"
+    if progress.failed:
+        line += f", {progress.failed} failed"
+    if progress.left_s is not None and progress.fraction < 1:
+        line += f"; about {progress.left_s:,.0f} s left"
+    return line
 
 
 def _document(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Study's file with the options applied."""
+    """Study's file, if there is one, with the options in place of its fields. StudyError."""
     document = read_study(options["study"]) if options["study"] else {}
-    given = {
-        "name": options["name"],
-        "policies": [policy_of(words) for words in options["policy"] or ()] or None,
-        "seeds": seeds_of(options["seeds"]) if options["seeds"] else None,
-        "skip_bad": options["skip_bad"] or None,
-        "workload": workload_of(options["workload"], Path()) if options["workload"] else None,
-    }
-    if cluster := options["cluster"]:
-        given["cluster"] = cluster if is_live(cluster) else cluster_of(cluster, Path())
+    if options["name"] is not None:
+        document["name"] = options["name"]
+    if options["policy"]:
+        document["policies"] = [policy_of(words) for words in options["policy"]]
+    if options["seeds"]:
+        document["seeds"] = seeds_of(options["seeds"])
+    if options["skip_bad"]:
+        document["skip_bad"] = True
+    if options["workload"]:
+        document["workload"] = workload_of(options["workload"], Path())
+    cluster = options["cluster"]
+    if cluster:
+        document["cluster"] = cluster if is_live(cluster) else cluster_of(cluster, Path())
     if options["switch"]:
-        switches = switches_of(options["switch"])
-        given["switches"] = {**(document.get("switches") or {}), **switches}
-    document |= {field: value for field, value in given.items() if value is not None}
-    return _live(document)
+        earlier = document.get("switches") or {}
+        document["switches"] = {**earlier, **switches_of(options["switch"])}
+    return _with_live_parts(document)
 
 
-def _live(document: dict[str, Any]) -> dict[str, Any]:
-    """Study with the live cluster and its history written out."""
-    cluster, workload = document.get("cluster"), document.get("workload")
-    given: Mapping[str, Any] = workload if isinstance(workload, Mapping) else {}
-    of = given.get("type")
+def _with_live_parts(document: dict[str, Any]) -> dict[str, Any]:
+    """Study with the live cluster, "live" or "live:NAME", and its workload written out."""
+    cluster = document.get("cluster")
+    workload = document.get("workload")
+    spec: Mapping[str, Any] = workload if isinstance(workload, Mapping) else {}
+    workload_type = spec.get("type")
     if not isinstance(cluster, str):
-        if of in LIVE:
-            raise StudyError(f"workload: a {of} is a live cluster's; give --cluster live too")
+        if workload_type in LIVE:
+            raise StudyError(
+                f"workload: a {workload_type} is a live cluster's; give --cluster live too"
+            )
         return document
-    row = _cluster(cluster.partition(":")[2])
-    written: dict[str, Any] = {"cluster": cluster_spec(OPERATOR, row)}
-    if of in LIVE:
-        asked = {"days": HISTORY_DAYS, **given} if of == "history" else given
-        written["workload"] = live_workload(OPERATOR, asked, row, MOST_HISTORY_DAYS)
+
+    live_cluster = _cluster(cluster.partition(":")[2])
+    written: dict[str, Any] = {"cluster": cluster_spec(OPERATOR, live_cluster)}
+    if workload_type in LIVE:
+        if workload_type == "history":
+            spec = {"days": HISTORY_DAYS, **spec}
+        written["workload"] = live_workload(OPERATOR, spec, live_cluster, MOST_HISTORY_DAYS)
     return {**document, **written}
 
 
 def _cluster(name: str) -> Cluster:
+    """Cluster of this name; the only one if the name is empty. CommandError."""
     if name:
         return the_cluster(name)
-    rows = list(Cluster.objects.order_by("name")[:2])
-    if len(rows) != 1:
-        problem = "say which, live:NAME" if rows else "there is no live cluster yet"
+    clusters = list(Cluster.objects.order_by("name")[:2])
+    if len(clusters) != 1:
+        problem = "say which, live:NAME" if clusters else "there is no live cluster yet"
         raise CommandError(f"--cluster: {problem}", returncode=2)
-    return rows[0]
+    return clusters[0]
 
 
 def _table(results: Mapping[str, Any]) -> Table:
+    """Table of the policies' mean figures."""
     title = escape(f"{results['study']['name']} ({results['currency']})")
     table = Table(title=title, title_justify="left")
-    for heading in ("policy", *(words for _, words in SHOWN), "GPUs in use", "late", "unfinished"):
-        table.add_column(heading, justify="left" if heading == "policy" else "right")
+    table.add_column("policy", justify="left")
+    headings = [words for _, words in SHOWN]
+    for heading in (*headings, "GPUs in use", "late", "unfinished"):
+        table.add_column(heading, justify="right")
     for policy in results["policies"]:
         mean = policy["mean"]
-        cells = [_figure(mean[name]) for name, _ in SHOWN]
-        counts = _figure(mean["late"]), _figure(mean["unfinished"])
-        used = mean["utilisation"]["mean"]
-        share = "-" if used is None else f"{100 * used:.1f}%"
-        table.add_row(escape(policy["label"]), *cells, share, *counts)
+        figures = [_figure(mean[name]) for name, _ in SHOWN]
+        utilisation = mean["utilisation"]["mean"]
+        in_use = "-" if utilisation is None else f"{100 * utilisation:.1f}%"
+        late = _figure(mean["late"])
+        unfinished = _figure(mean["unfinished"])
+        table.add_row(escape(policy["label"]), *figures, in_use, late, unfinished)
     return table
 
 
 def _decision_times(folder: Path) -> list[str]:
     """Wall time of the decisions of each policy, over its seeds."""
     runs = json.loads((folder / "timings.json").read_text(encoding="utf-8"))["runs"]
-    found: dict[str, list[Mapping[str, Any]]] = {}
+    runs_by_policy: dict[str, list[Mapping[str, Any]]] = {}
     for run in runs:
         if run.get("decisions"):
-            found.setdefault(run["policy"], []).append(run)
-    return [
-        f"Decisions of {policy}: {1000 * _mean_s(of):,.3g} ms on average, "
-        f"{1000 * max(run['decision_p99_s'] for run in of):,.3g} ms at 99%, "
-        f"{sum(run['decisions'] for run in of):,} in all"
-        for policy, of in found.items()
-    ]
-
-
-def _mean_s(runs: Sequence[Mapping[str, Any]]) -> float:
-    decisions = sum(int(run["decisions"]) for run in runs)
-    return sum(float(run["decisions_s"]) for run in runs) / decisions
+            runs_by_policy.setdefault(run["policy"], []).append(run)
+    lines = []
+    for policy, policy_runs in runs_by_policy.items():
+        decisions = sum(int(run["decisions"]) for run in policy_runs)
+        mean_s = sum(float(run["decisions_s"]) for run in policy_runs) / decisions
+        slowest_s = max(run["decision_p99_s"] for run in policy_runs)
+        lines.append(
+            f"Decisions of {policy}: {1000 * mean_s:,.3g} ms on average, "
+            f"{1000 * slowest_s:,.3g} ms at 99%, {decisions:,} in all"
+        )
+    return lines
 
 
 def _figure(interval: Mapping[str, Any]) -> str:
+    """Mean with half its confidence interval: "12.3 ± 0.4"; a dash if it is not known."""
     if interval["mean"] is None:
         return "-"
-    half = interval["half_width"]
-    return f"{interval['mean']:,.6g}" + ("" if half is None else f" ± {half:,.3g}")
+    half_width = interval["half_width"]
+    spread = "" if half_width is None else f" ± {half_width:,.3g}"
+    return f"{interval['mean']:,.6g}{spread}"

@@ -32,42 +32,53 @@ class Command(BaseCommand):
         parser.add_argument("--days", type=float, default=30.0, help="of the history (30)")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        folder, cluster = options["folder"], options["cluster"]
-        if (folder is None) == (cluster is None):
+        folder = options["folder"]
+        cluster_name = options["cluster"]
+        if (folder is None) == (cluster_name is None):
             raise CommandError("give a study's folder, or --cluster", returncode=2)
-        if cluster is not None:
-            if not 0 < options["days"] <= 3660:
-                raise CommandError("--days: must be above 0, at most 3660", returncode=2)
-            row = the_cluster(cluster)
-            records, title = history_records(OPERATOR, row, options["days"]), f"{row.name}, history"
-            self._print(records, title)
-        else:
-            self._study(folder, options["policy"], options["seed"])
+        if cluster_name is None:
+            self._print_run(folder, options["policy"], options["seed"])
+            return
+        if not 0 < options["days"] <= 3660:
+            raise CommandError("--days: must be above 0, at most 3660", returncode=2)
+        cluster = the_cluster(cluster_name)
+        records = history_records(OPERATOR, cluster, options["days"])
+        self._print(records, f"{cluster.name}, history")
 
-    def _study(self, folder: Path, label: str | None, seed: int | None) -> None:
+    def _print_run(self, folder: Path, label: str | None, seed: int | None) -> None:
+        """Print a study's first run with this label and seed, any for None. CommandError."""
+        # 1. The run.
         try:
             document = json.loads((folder / "study.json").read_text(encoding="utf-8"))
             study = Study.of(document, trusted=True)
-            runs = [
-                run
-                for run in study.runs()
-                if label in (None, run.label) and seed in (None, run.seed)
-            ]
+            runs = list(study.runs())
         except (OSError, ValueError, StudyError) as error:
             raise CommandError(f"{folder} is no study's folder: {error}", returncode=2) from None
+        if label is not None:
+            runs = [run for run in runs if run.label == label]
+        if seed is not None:
+            runs = [run for run in runs if run.seed == seed]
         if not runs:
             raise CommandError("--policy, --seed: the study has no such run", returncode=2)
-        found = load_run(folder / "runs" / f"{runs[0].key}.npz")
-        if found is None:
-            why = "this run is not finished, or of an older version; run the study again"
-            raise CommandError(f"{folder}: {why}", returncode=1)
+        run = runs[0]
+
+        # 2. Its outcome, as records of the format.
+        stored = load_run(folder / "runs" / f"{run.key}.npz")
+        if stored is None:
+            problem = "this run is not finished, or of an older version; run the study again"
+            raise CommandError(f"{folder}: {problem}", returncode=1)
         try:
-            records, lost = records_of(study.load(runs[0].seed), found.outcome)
+            records, incomplete = records_of(study.load(run.seed), stored.outcome)
         except WorkloadError as error:
             raise CommandError(f"{folder}: {error}", returncode=1) from None
-        note = f"{lost} jobs have dependencies or resources that the format cannot say"
-        title = f"{study.name}, {runs[0].label}, seed {runs[0].seed}"
-        self._print(records, title, [note] if lost else [])
+
+        # 3. The log.
+        notes = []
+        if incomplete:
+            notes.append(
+                f"{incomplete} jobs have dependencies or resources that the format cannot say"
+            )
+        self._print(records, f"{study.name}, {run.label}, seed {run.seed}", notes)
 
     def _print(self, records: Iterable[Record], title: str, notes: Iterable[str] = ()) -> None:
         for line in lines_of(records, title, list(notes)):
