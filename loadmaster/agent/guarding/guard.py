@@ -15,6 +15,8 @@ library alone, as the subreaper of whatever the job starts. It shares RUN_DIR wi
 The job writes its output to pipes, which the guard empties: a full disk loses output, not the job.
 """
 
+from __future__ import annotations  # containers may have Python 3.9
+
 import contextlib
 import ctypes
 import fcntl

@@ -1,5 +1,7 @@
 """The guard's side of a job's output; the standard library alone."""
 
+from __future__ import annotations  # containers may have Python 3.9
+
 import ctypes
 import os
 import threading

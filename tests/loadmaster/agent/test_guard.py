@@ -2,6 +2,7 @@
 ended.
 """
 
+import ast
 import json
 import os
 import signal
@@ -377,3 +378,13 @@ class TestOrders:
         stopping.order("cancel", 20.0, 50.0)
         stopping.order("preempt", 30.0, 60.0)
         assert (stopping.by, stopping.kill_at_s) == ("cancel", 50.0)
+
+
+@pytest.mark.parametrize("module", ["guard.py", "guard_output.py", "guard_processes.py"])
+def test_guard_needs_no_newer_python_than_an_image_may_have(module: str) -> None:
+    """Python 3.9 cannot evaluate `int | None`, so annotations are postponed."""
+    source = (Path(guard.__file__).parent / module).read_text()
+    tree = ast.parse(source, feature_version=(3, 9))
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    assert imports[0].module == "__future__"
+    assert imports[0].names[0].name == "annotations"
