@@ -381,7 +381,7 @@ class TestOrders:
 
 
 @pytest.mark.parametrize("module", ["guard.py", "guard_output.py", "guard_processes.py"])
-def test_guard_needs_no_newer_python_than_an_image_may_have(module: str) -> None:
+def test_guard_modules_can_run_on_python_3_9(module: str) -> None:
     """Python 3.9 cannot evaluate `int | None`, so annotations are postponed."""
     source = (Path(guard.__file__).parent / module).read_text()
     tree = ast.parse(source, feature_version=(3, 9))
