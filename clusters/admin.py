@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django.contrib import admin, messages
+from django.contrib.auth.models import User
 from django.forms import ModelForm
 from django.http import HttpRequest
 
@@ -49,11 +50,14 @@ DECISIONS = (
     "power_cap_hours", "emissions_cost_per_kg", "value_of_time", "restart_cost_s", "min_run_factor",
     "profiling", "profiling_steps", "profile_silence_s", "predictor",
 )  # fmt: skip
+"""Fields of a cluster that decisions depend on."""
+
 COSTLY = {
     "policy", "policy_parameters", "seed", "power_cap_w", "power_cap_hours",
     "emissions_cost_per_kg", "horizon_s", "restart_cost_s", "value_of_time", "min_run_factor",
     "profiling", "predictor",
 }  # fmt: skip
+"""Fields of a cluster whose change asks for a round."""
 
 
 @admin.register(Cluster)
@@ -123,12 +127,13 @@ class DeviceInline(ReadOnlyInline):
     show_change_link = True
 
 
-def _node_action(description: str, act: Callable[..., Node], **given: str) -> Any:
-    return row_action(
-        description,
-        lambda node, user: act(node, actor=user.get_username(), **given),
-        NodeStateError,
-    )
+def _node_action(description: str, service: Callable[..., Node], **arguments: str) -> Any:
+    """Return an action of the page that calls a service for the chosen nodes."""
+
+    def act(node: Node, user: User) -> Node:
+        return service(node, actor=user.get_username(), **arguments)
+
+    return row_action(description, act, NodeStateError)
 
 
 @admin.register(Node)
@@ -199,7 +204,8 @@ class EnrolmentTokenAdmin(AppendOnly):
         self, request: HttpRequest, obj: EnrolmentToken, form: Any, change: bool
     ) -> None:
         token = secrets.token_urlsafe(32)
-        obj.sha256, obj.created_by = sha256(token), person(request)
+        obj.sha256 = sha256(token)
+        obj.created_by = person(request)
         super().save_model(request, obj, form, change)
         self.message_user(request, f"The token, shown this once: {token}", messages.WARNING)
 

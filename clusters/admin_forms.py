@@ -21,17 +21,15 @@ class ClusterForm(PlainModelForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if "policy" in self.fields:
-            self.fields["policy"].widget = UnfoldAdminSelectWidget(
-                choices=[(e.name, _label(e)) for e in registry.entries()]
-            )
-            self.fields[
-                "policy"
-            ].help_text = "Decides what runs where; takes effect at the next round."
-        if "policy_parameters" in self.fields:
-            self.fields["policy_parameters"].help_text = _parameters_help(
-                self["policy"].value() or registry.DEFAULT
-            )
+        policy_field = self.fields.get("policy")
+        if policy_field is not None:
+            choices = [(entry.name, _label(entry)) for entry in registry.entries()]
+            policy_field.widget = UnfoldAdminSelectWidget(choices=choices)
+            policy_field.help_text = "Decides what runs where; takes effect at the next round."
+        parameters_field = self.fields.get("policy_parameters")
+        if parameters_field is not None:
+            policy = self["policy"].value() or registry.DEFAULT
+            parameters_field.help_text = _parameters_help(policy)
 
     def clean(self) -> dict[str, Any] | None:
         """Let the policy check its parameters."""
@@ -62,14 +60,17 @@ class DeviceForm(PlainModelForm):
 
 
 def _label(entry: registry.PolicyEntry) -> str:
-    said = f" (cannot be used: {entry.error})" if entry.error else f": {entry.summary}"
-    return f"{entry.name}{said}"
+    """Return the text of a policy in the list to choose from."""
+    if entry.error:
+        return f"{entry.name} (cannot be used: {entry.error})"
+    return f"{entry.name}: {entry.summary}"
 
 
 def _parameters_help(policy: str) -> str:
-    told = [
-        f"{p.name} ({p.values}, default {p.default}): {p.meaning}" for p in parameters_of(policy)
-    ]
-    return (
-        f"A JSON object. Of {policy}: " + ("; ".join(told) or "none") + ". Empty for the defaults."
-    )
+    """Return the help text of a policy's parameters, with their values and meaning."""
+    parameters = []
+    for parameter in parameters_of(policy):
+        values = f"{parameter.values}, default {parameter.default}"
+        parameters.append(f"{parameter.name} ({values}): {parameter.meaning}")
+    listed = "; ".join(parameters) or "none"
+    return f"A JSON object. Of {policy}: {listed}. Empty for the defaults."

@@ -53,22 +53,27 @@ _HEADERS: dict[int, dict[str, str]] = {
 
 
 def invalid(field: str, problem: str) -> AgentCallError:
+    """Return the refusal of a request with an invalid field."""
     return AgentCallError(400, "invalid", f"{field}: {problem}", field=field)
 
 
 def bad_token(detail: str) -> AgentCallError:
+    """Return the refusal of a call whose token is not valid."""
     return AgentCallError(401, ErrorCode.TOKEN, detail)
 
 
 def unknown_token() -> AgentCallError:
+    """Return the refusal of a call with an unknown token of a node."""
     return bad_token("this node token is unknown or revoked; enrol the node again")
 
 
 def not_yours() -> AgentCallError:
+    """Return the refusal of a call for a node with the token of another one."""
     return AgentCallError(403, "not_yours", "this token is another node's")
 
 
 def stale_epoch(epoch: int, current: int) -> AgentCallError:
+    """Return the refusal of a call of an older session."""
     return AgentCallError(
         409,
         ErrorCode.STALE_EPOCH,
@@ -79,18 +84,21 @@ def stale_epoch(epoch: int, current: int) -> AgentCallError:
 
 
 def stale_assignment(detail: str) -> AgentCallError:
-    """Refusal of an assignment with another fence, one that is over, or another node's."""
+    """Return the refusal of a call for an assignment that is over or of another node or fence."""
     return AgentCallError(409, ErrorCode.STALE_ASSIGNMENT, detail)
 
 
 INT = 2_147_483_647
+"""Largest integer that a column of the database holds."""
+
 MOST_CORES = 4096
 MOST_NODE_MEMORY_GB = 65_536
 MOST_FEATURES = 64
-"""Most that one machine may report: a page or a round shows all of it."""
+"""Most cores, memory and features of a node."""
 
 
 def check_text(field: str, text: str, longest: int, *, empty: bool = True) -> None:
+    """Refuse a text that is too long or cannot be printed, and unless `empty` an empty one."""
     if len(text) > longest:
         raise invalid(field, f"may have at most {longest} characters, not {len(text)}")
     if not text.isprintable():
@@ -100,6 +108,7 @@ def check_text(field: str, text: str, longest: int, *, empty: bool = True) -> No
 
 
 def check_number(field: str, value: float | None, lowest: float, highest: float) -> None:
+    """Refuse a number out of its bounds."""
     if value is not None and not lowest <= value <= highest:
         raise invalid(field, f"must be between {lowest:g} and {highest:g}, not {value:g}")
 
@@ -113,7 +122,7 @@ def moment(field: str, at_s: float) -> datetime:
 
 
 def check_devices(devices: tuple[DeviceReport, ...]) -> None:
-    """Require that each GPU is there once, all are of one type, and a node may have as many."""
+    """Refuse a list with too many GPUs, one of them twice, or several types."""
     if len(devices) > MOST_DEVICES:
         raise invalid("devices", f"a node may have {MOST_DEVICES} GPUs, not {len(devices)}")
     for index, device in enumerate(devices):
@@ -134,13 +143,13 @@ def check_devices(devices: tuple[DeviceReport, ...]) -> None:
 
 
 def check_launches(known: tuple[KnownAssignment, ...]) -> None:
-    """Require no more launches than a node may have: each one listed is looked up and answered."""
+    """Refuse a list of more launches than a node may have: the server looks up each of them."""
     if len(known) > MOST_LAUNCHES:
         raise invalid("assignments", f"a node may have {MOST_LAUNCHES} launches, not {len(known)}")
 
 
 def check_features(features: tuple[str, ...]) -> None:
-    """Require a short list of short names."""
+    """Refuse a long list of features, or one with a long name."""
     if len(features) > MOST_FEATURES:
         raise invalid("features", f"may name {MOST_FEATURES} features, not {len(features)}")
     for index, name in enumerate(features):
@@ -148,10 +157,13 @@ def check_features(features: tuple[str, ...]) -> None:
 
 
 def check_registration(words: Registration) -> None:
-    """Reject a registration that the database cannot hold or that is inconsistent."""
+    """Refuse a registration that the database cannot hold or that contradicts itself."""
     check_text("machine_id", words.machine_id, 100, empty=False)
     check_text("boot_id", words.boot_id, 100)
-    check_text("name" if words.name else "hostname", words.name or words.hostname, 100, empty=False)
+    if words.name:
+        check_text("name", words.name, 100)
+    else:
+        check_text("hostname", words.hostname, 100, empty=False)
     check_text("rack", words.rack, 63)
     check_number("cores", words.cores, 0, MOST_CORES)
     check_number("memory_gb", words.memory_gb, 0, MOST_NODE_MEMORY_GB)

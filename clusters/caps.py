@@ -21,10 +21,11 @@ T = TypeVar("T")
 
 EVERY_DAY = "0123456"
 FIELDS = ("power_cap_w", "from", "to", "days", "valid_from", "valid_until")
+"""Keys of an entry."""
 
 
 class CapHoursError(ValueError):
-    """Invalid entry; the message names it and says what would be right."""
+    """Invalid entry; the message names it and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,58 +40,84 @@ class CapHours:
     valid_until: date = date.max
 
     def covers(self, local: datetime) -> bool:
-        at = local.time()
-        today = local.weekday() in self.days and self.valid_from <= local.date() <= self.valid_until
-        return today and self.from_time <= at and (self.to_time == time(0) or at < self.to_time)
+        """Return True if the cap holds at a wall-clock time of the cluster."""
+        is_valid = self.valid_from <= local.date() <= self.valid_until
+        if not is_valid or local.weekday() not in self.days or local.time() < self.from_time:
+            return False
+        return self.to_time == time(0) or local.time() < self.to_time
 
 
 def read_cap_hours(entries: object) -> tuple[CapHours, ...]:
-    """Parse stored entries. Raises CapHoursError."""
+    """Read stored entries. Raises CapHoursError."""
     if not isinstance(entries, list):
         raise CapHoursError(
             'must be a list such as [{"power_cap_w": 2000, "from": "08:00", "to": "20:00", "days":'
             ' "01234"}]'
         )
-    return tuple(_entry(f"entry {i + 1}", entry) for i, entry in enumerate(entries))
+    return tuple(_read_entry(f"entry {i}", entry) for i, entry in enumerate(entries, 1))
 
 
 def cap_steps(
     hours: Iterable[CapHours], zone: str, from_s: float, to_s: float
 ) -> tuple[PowerCapStep, ...]:
-    """Power caps over [from_s, to_s] (UTC seconds) as disjoint steps; none where unlimited."""
-    caps, zone_info = tuple(hours), ZoneInfo(zone)
+    """Return the power caps over [from_s, to_s] (Unix seconds) as disjoint steps in order.
+
+    There is no step for a time without a cap.
+    """
+    # 1. All times at which the cap may change.
+    caps = tuple(hours)
+    zone_info = ZoneInfo(zone)
     if not caps or to_s <= from_s:
         return ()
-    times = {edge for c in caps for edge in (c.from_time, c.to_time)}
+    times = set()
+    for cap in caps:
+        times.add(cap.from_time)
+        times.add(cap.to_time)
     edges = set(wall_clock_edges(times, zone_info, from_s, to_s))
+
+    # 2. The lowest cap between each two of them; neighbours with the same cap become one step.
     bounds = [from_s, *sorted(edge for edge in edges if from_s < edge < to_s), to_s]
-    return _merged((a, b, _lowest(caps, zone_info, a, b)) for a, b in pairwise(bounds))
+    pieces = []
+    for begin_s, end_s in pairwise(bounds):
+        pieces.append((begin_s, end_s, _lowest(caps, zone_info, begin_s, end_s)))
+    return _merged(pieces)
 
 
 def lowest_cap_w(
     constant_w: float | None, steps: Sequence[PowerCapStep], from_s: float, to_s: float
 ) -> float | None:
-    """Lowest cap in watts within [from_s, to_s], both included; None if unlimited."""
-    caps = [s.power_cap_w for s in steps if s.from_s <= to_s and s.to_s > from_s]
-    return min([*caps, *([] if constant_w is None else [constant_w])], default=None)
+    """Return the lowest cap in watts within [from_s, to_s], both included; None if unlimited.
+
+    `constant_w`: the cluster's cap at all times.
+    """
+    caps = [step.power_cap_w for step in steps if step.from_s <= to_s and step.to_s > from_s]
+    if constant_w is not None:
+        caps.append(constant_w)
+    return min(caps, default=None)
 
 
 def _lowest(caps: Sequence[CapHours], zone: ZoneInfo, from_s: float, to_s: float) -> float | None:
-    """Lowest cap at the middle of the interval, within which nothing changes."""
+    """Return the lowest cap in watts in the middle of an interval in which no cap changes."""
     local = datetime.fromtimestamp((from_s + to_s) / 2, zone)
-    return min((c.power_cap_w for c in caps if c.covers(local)), default=None)
+    return min((cap.power_cap_w for cap in caps if cap.covers(local)), default=None)
 
 
 def _merged(pieces: Iterable[tuple[float, float, float | None]]) -> tuple[PowerCapStep, ...]:
+    """Join neighbouring intervals with the same cap, and leave out those without one."""
     steps = []
-    for watts, same in groupby(pieces, key=lambda piece: piece[2]):
-        touching = list(same)
-        if watts is not None:
-            steps.append(PowerCapStep(touching[0][0], touching[-1][1], watts))
+    for watts, group in groupby(pieces, key=lambda piece: piece[2]):
+        if watts is None:
+            continue
+        neighbours = list(group)
+        first_s, _, _ = neighbours[0]
+        _, last_s, _ = neighbours[-1]
+        steps.append(PowerCapStep(first_s, last_s, watts))
     return tuple(steps)
 
 
-def _entry(where: str, entry: object) -> CapHours:
+def _read_entry(where: str, entry: object) -> CapHours:
+    """Read an entry. Raises CapHoursError; `where` names the entry in its text."""
+    # 1. Its keys.
     if not isinstance(entry, dict):
         raise CapHoursError(f"{where}: must be an object with {', '.join(FIELDS)}")
     for name in entry:
@@ -104,34 +131,42 @@ def _entry(where: str, entry: object) -> CapHours:
         except (TypeError, ValueError):
             raise CapHoursError(f"{where}: {name} must be {expected}, not {value!r}") from None
 
-    start = read("from", "00:00", _time, 'a time such as "08:00"')
-    end = read("to", "00:00", _time, 'a time such as "08:00"')
-    if end <= start and end != time(0):
+    # 2. Its hours.
+    from_time = read("from", "00:00", _time, 'a time such as "08:00"')
+    to_time = read("to", "00:00", _time, 'a time such as "08:00"')
+    if to_time <= from_time and to_time != time(0):
         raise CapHoursError(
             f"{where}: to must be after from (00:00 means the day's end); split one that crosses"
             " midnight"
         )
-    first = read("valid_from", None, partial(_date, date.min), 'a date such as "2026-01-01"')
-    last = read("valid_until", None, partial(_date, date.max), 'a date such as "2026-01-01"')
-    if last < first:
+
+    # 3. Its dates.
+    a_date = 'a date such as "2026-01-01"'
+    valid_from = read("valid_from", None, partial(_date, date.min), a_date)
+    valid_until = read("valid_until", None, partial(_date, date.max), a_date)
+    if valid_until < valid_from:
         raise CapHoursError(f"{where}: valid_until must not be before valid_from")
+
+    # 4. Its watts and days.
     watts = read("power_cap_w", None, _watts, "a number of watts >= 0")
-    days = 'digits, 0 for Monday to 6 for Sunday, such as "01234"'
-    return CapHours(watts, start, end, read("days", EVERY_DAY, _days, days), first, last)
+    some_days = 'digits, 0 for Monday to 6 for Sunday, such as "01234"'
+    days = read("days", EVERY_DAY, _days, some_days)
+    return CapHours(watts, from_time, to_time, days, valid_from, valid_until)
 
 
 def _watts(value: Any) -> float:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not isfinite(value) or value < 0:
+    """Read watts. Raises ValueError, as do the other readers."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not isfinite(value) or value < 0:
         raise ValueError
     return float(value)
 
 
 def _time(value: Any) -> time:
-    found = time.fromisoformat(value)
-    if found.tzinfo is not None:
+    wall_clock_time = time.fromisoformat(value)
+    if wall_clock_time.tzinfo is not None:
         raise ValueError
-    return found
+    return wall_clock_time
 
 
 def _days(value: object) -> frozenset[int]:
@@ -140,5 +175,5 @@ def _days(value: object) -> frozenset[int]:
     return frozenset(map(int, value))
 
 
-def _date(otherwise: date, value: Any) -> date:
-    return otherwise if value is None else date.fromisoformat(value)
+def _date(default: date, value: Any) -> date:
+    return default if value is None else date.fromisoformat(value)

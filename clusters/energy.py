@@ -20,6 +20,7 @@ from policies.contract.snapshot import PriceInterval
 HOUR_S = 3600.0
 JOULES_PER_KWH = 3_600_000.0
 _SCAN_S = 6 * HOUR_S
+"""Step in seconds of the search for clock changes, of which two are never as close."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class Band:
     emissions_g_per_kwh: float | None = None
 
     def covers(self, local: datetime) -> bool:
+        """Return True if the band holds at a wall-clock time of the cluster."""
         if local.weekday() not in self.days or local.time() < self.from_time:
             return False
         return self.to_time == time(0) or local.time() < self.to_time
@@ -49,9 +51,9 @@ class SeriesStep:
 
 @dataclass(frozen=True, slots=True)
 class Tariff:
-    """Prices from `effective_from_s` to the next version; the first band covering an hour holds.
+    """Version of prices from `effective_from_s` on; the first band that covers an hour holds.
 
-    A series has `steps`, rising, in place of bands, and ends at `until_s`.
+    A series has `steps` in order of time in place of bands, and ends at `until_s`.
     """
 
     effective_from_s: float
@@ -62,20 +64,26 @@ class Tariff:
     steps: tuple[SeriesStep, ...] = ()
 
     def price_at(self, local: datetime) -> float:
+        """Return the price per kWh at a wall-clock time of the cluster."""
         part = self._part_at(local)
         return self.default_price_per_kwh if part is None else part.price_per_kwh
 
     def emissions_at(self, local: datetime) -> float:
-        """Grams of CO2 per kWh: the step's or band's, else the tariff's."""
+        """Return the grams of CO2 per kWh at a time: the step's or band's, else the tariff's."""
         part = self._part_at(local)
-        own = None if part is None else part.emissions_g_per_kwh
-        return self.emissions_g_per_kwh if own is None else own
+        if part is None or part.emissions_g_per_kwh is None:
+            return self.emissions_g_per_kwh
+        return part.emissions_g_per_kwh
 
     def _part_at(self, local: datetime) -> SeriesStep | Band | None:
+        """Return the step or band that holds at a time; None if no band covers it."""
         if self.steps:
             index = bisect_right(self.steps, local.timestamp(), key=attrgetter("from_s")) - 1
             return self.steps[max(0, index)]
-        return next((band for band in self.bands if band.covers(local)), None)
+        for band in self.bands:
+            if band.covers(local):
+                return band
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,28 +95,31 @@ class Pue:
 
 
 def power_curve(base_w: float, idle_w: float, peak_w: float, gpus: int) -> tuple[float, ...]:
-    """P_n(g) in watts for g = 0 .. `gpus`."""
+    """Return P_n(g) in watts for g = 0 .. `gpus`."""
     return tuple(base_w + (gpus - g) * idle_w + g * peak_w for g in range(gpus + 1))
 
 
 def cost_per_hour(power_w: float, step: PriceInterval) -> float:
-    """c[n, g]: cost per hour of `power_w` watts of IT power."""
+    """Return c[n, g], the cost per hour of `power_w` watts of IT power."""
     return power_w / 1000.0 * step.price_per_kwh * step.pue
 
 
 def energy_kwh(power_w: float, from_s: float, to_s: float) -> float:
-    """IT energy of a constant power."""
+    """Return the IT energy of a constant power over [from_s, to_s]."""
     return power_w * max(0.0, to_s - from_s) / JOULES_PER_KWH
 
 
 def energy_cost(
     power_w: float, from_s: float, to_s: float, steps: Sequence[PriceInterval]
 ) -> float:
-    """Cost of constant IT power over [from_s, to_s]; the outer steps hold beyond; 0 without any."""
-    return sum(
-        cost_per_hour(power_w, s) * (until - since) / HOUR_S
-        for since, until, s in _pieces(from_s, to_s, steps)
-    )
+    """Return the cost of constant IT power over [from_s, to_s].
+
+    The first step holds before itself too, and the last one after itself. Without steps it is 0.
+    """
+    cost = 0.0
+    for since_s, until_s, step in _pieces(from_s, to_s, steps):
+        cost += cost_per_hour(power_w, step) * (until_s - since_s) / HOUR_S
+    return cost
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,50 +136,71 @@ class Priced:
 
 
 def priced(power_w: float, from_s: float, to_s: float, steps: Sequence[PriceInterval]) -> Priced:
-    """Cost of constant IT power over [from_s, to_s]; without steps it is free and the PUE is 1."""
+    """Return energy, cost and emissions of constant IT power over [from_s, to_s].
+
+    Without steps it is free, and the PUE is 1.
+    """
     kwh = energy_kwh(power_w, from_s, to_s)
     if not steps:
         return Priced(kwh, kwh)
-    pieces = [
-        (energy_kwh(power_w, since, until) * s.pue, s)
-        for since, until, s in _pieces(from_s, to_s, steps)
-    ]
-    facility_kwh = sum(at_facility for at_facility, _ in pieces)
-    emissions_g = sum(at_facility * s.emissions_g_per_kwh for at_facility, s in pieces)
+    facility_kwh = 0.0
+    emissions_g = 0.0
+    for since_s, until_s, step in _pieces(from_s, to_s, steps):
+        step_kwh = energy_kwh(power_w, since_s, until_s) * step.pue
+        facility_kwh += step_kwh
+        emissions_g += step_kwh * step.emissions_g_per_kwh
     return Priced(kwh, facility_kwh, energy_cost(power_w, from_s, to_s, steps), emissions_g)
 
 
 def price_intervals(
     tariffs: Iterable[Tariff], pues: Iterable[Pue], zone: str, from_s: float, to_s: float
 ) -> tuple[PriceInterval, ...]:
-    """Prices over [from_s, to_s] (UTC seconds) as contiguous steps; () without a tariff.
+    """Return the prices over [from_s, to_s] (Unix seconds) as contiguous steps; () without tariff.
 
     Of versions with equal `effective_from_s` the last holds. Before the first, energy is free and
-    PUE 1. A repeated hour is priced twice.
+    the PUE 1. An hour that the clock repeats has a price each time.
     """
-    versions = sorted(tariffs, key=lambda t: t.effective_from_s)
-    factors = sorted(pues, key=lambda p: p.effective_from_s)
+    # 1. Versions in order of time.
+    versions = sorted(tariffs, key=attrgetter("effective_from_s"))
+    pue_versions = sorted(pues, key=attrgetter("effective_from_s"))
     if not versions or to_s <= from_s:
         return ()
-    starts = [t.effective_from_s for t in versions] + [p.effective_from_s for p in factors]
-    starts += [t.until_s for t in versions]
-    starts += [step.from_s for t in versions for step in t.steps]
+
+    # 2. All times at which a price may change.
+    edges = {pue.effective_from_s for pue in pue_versions}
+    times = set()
+    for version in versions:
+        edges.add(version.effective_from_s)
+        edges.add(version.until_s)
+        edges.update(step.from_s for step in version.steps)
+        for band in version.bands:
+            times.add(band.from_time)
+            times.add(band.to_time)
     zone_info = ZoneInfo(zone)
-    times = {edge for t in versions for b in t.bands for edge in (b.from_time, b.to_time)}
-    edges = {*starts, *wall_clock_edges(times, zone_info, from_s, to_s)}
-    bounds = [from_s, *sorted(e for e in edges if from_s < e < to_s), to_s]
-    return tuple(_merged(_step(versions, factors, zone_info, a, b) for a, b in pairwise(bounds)))
+    edges.update(wall_clock_edges(times, zone_info, from_s, to_s))
+
+    # 3. The price between each two of them; steps with the same price become one.
+    bounds = [from_s, *sorted(edge for edge in edges if from_s < edge < to_s), to_s]
+    steps = []
+    for begin_s, end_s in pairwise(bounds):
+        steps.append(_step(versions, pue_versions, zone_info, begin_s, end_s))
+    return tuple(_merged(steps))
 
 
 def _step(
     tariffs: Sequence[Tariff], pues: Sequence[Pue], zone: ZoneInfo, from_s: float, to_s: float
 ) -> PriceInterval:
-    """Price step read at its middle, which avoids rounding at the edges."""
+    """Return the price step between two edges, read in the middle: rounding matters at edges."""
     middle_s = (from_s + to_s) / 2
-    tariff = next(
-        (t for t in reversed(tariffs) if t.effective_from_s <= middle_s < t.until_s), None
-    )
-    pue = next((p.pue for p in reversed(pues) if p.effective_from_s <= middle_s), 1.0)
+    pue = 1.0
+    for version in pues:
+        if version.effective_from_s <= middle_s:
+            pue = version.pue
+    tariff = None
+    for candidate in reversed(tariffs):
+        if candidate.effective_from_s <= middle_s < candidate.until_s:
+            tariff = candidate
+            break
     if tariff is None:
         return PriceInterval(from_s, to_s, 0.0, pue)
     local = datetime.fromtimestamp(middle_s, zone)
@@ -176,21 +208,25 @@ def _step(
 
 
 def _merged(steps: Iterable[PriceInterval]) -> Iterator[PriceInterval]:
+    """Join neighbouring steps with the same price, PUE and emissions."""
     prices_of = attrgetter("price_per_kwh", "pue", "emissions_g_per_kwh")
-    for prices, same in groupby(steps, key=prices_of):
-        touching = list(same)
-        yield PriceInterval(touching[0].from_s, touching[-1].to_s, *prices)
+    for prices, group in groupby(steps, key=prices_of):
+        neighbours = list(group)
+        yield PriceInterval(neighbours[0].from_s, neighbours[-1].to_s, *prices)
 
 
 def wall_clock_edges(
     times: Iterable[time], zone: ZoneInfo, from_s: float, to_s: float
 ) -> Iterator[float]:
-    """Moments of midnight, of these times, or of a clock change; a repeated hour counts twice."""
+    """Yield the Unix seconds of midnights, of these wall-clock times, and of clock changes.
+
+    A time that the clock repeats on a day is yielded for both occurrences.
+    """
     yield from _clock_changes(zone, from_s, to_s)
     edges = {time(0), *times}
     day = datetime.fromtimestamp(from_s, zone).date()
-    last = datetime.fromtimestamp(to_s, zone).date()
-    while day <= last:
+    last_day = datetime.fromtimestamp(to_s, zone).date()
+    while day <= last_day:
         for edge in edges:
             for fold in (0, 1):
                 yield datetime.combine(day, edge, zone).replace(fold=fold).timestamp()
@@ -198,28 +234,34 @@ def wall_clock_edges(
 
 
 def _clock_changes(zone: ZoneInfo, from_s: float, to_s: float) -> Iterator[float]:
-    """Moments of clock changes, found by halving, to the second."""
+    """Yield the Unix seconds of clock changes, each found by bisection."""
     at_s = float(int(from_s))
     while at_s < to_s:
-        low, high = at_s, at_s + _SCAN_S
-        if _offset(zone, low) != _offset(zone, high):
-            while high - low > 1.0:
-                middle = (low + high) // 2
-                unchanged = _offset(zone, middle) == _offset(zone, at_s)
-                low, high = (middle, high) if unchanged else (low, middle)
-            yield high
+        before_s = at_s
+        after_s = at_s + _SCAN_S
+        if _offset(zone, before_s) != _offset(zone, after_s):
+            while after_s - before_s > 1.0:
+                middle_s = (before_s + after_s) // 2
+                if _offset(zone, middle_s) == _offset(zone, at_s):
+                    before_s = middle_s
+                else:
+                    after_s = middle_s
+            yield after_s
         at_s += _SCAN_S
 
 
 def _offset(zone: ZoneInfo, at_s: float) -> timedelta | None:
+    """Return the zone's offset from UTC at a time."""
     return datetime.fromtimestamp(at_s, UTC).astimezone(zone).utcoffset()
 
 
 def _pieces(
     from_s: float, to_s: float, steps: Sequence[PriceInterval]
 ) -> Iterator[tuple[float, float, PriceInterval]]:
-    for i, step in enumerate(steps):
-        since = from_s if i == 0 else max(from_s, step.from_s)
-        until = to_s if i == len(steps) - 1 else min(to_s, step.to_s)
-        if since < until:
-            yield since, until, step
+    """Yield begin and end of the part of [from_s, to_s] in each step, with the step."""
+    last_index = len(steps) - 1
+    for index, step in enumerate(steps):
+        since_s = from_s if index == 0 else max(from_s, step.from_s)
+        until_s = to_s if index == last_index else min(to_s, step.to_s)
+        if since_s < until_s:
+            yield since_s, until_s, step

@@ -1,4 +1,7 @@
-"""Rescheduling events, which request a round; one round answers all pending ones."""
+"""Rescheduling events, which request a round; one round answers all pending ones.
+
+A hint makes a worker look for events at once. The reconciler finds events whose hint was lost.
+"""
 
 import logging
 import math
@@ -19,16 +22,16 @@ from controlplane.web.storage.bulk import insert
 log = logging.getLogger(__name__)
 
 ROUND_TASK = "controlplane.loop.tasks.run_cluster_round"
-"""Named as a string: the loop is a layer above."""
+"""Name of the task that runs a round; the loop is a layer above, so it cannot be imported."""
 
 HINT_LIVES_S = 1
-"""Time for which a hint counts as pending, so that a lost one does not block others."""
+"""Seconds for which a hint counts as pending, so that a lost one does not block others."""
 
 
 def request_reschedule(
     cluster: Cluster, reason: Reason, *, job: Model | None = None, node: Node | None = None
 ) -> RescheduleEvent:
-    """Write the event and hint the worker on commit; the reconciler finds lost hints."""
+    """Write an event, and send a hint on commit."""
     event = RescheduleEvent.objects.create(
         cluster=cluster, reason=reason, job_id=job.pk if job else None, node=node
     )
@@ -37,7 +40,7 @@ def request_reschedule(
 
 
 def request_reschedules(cluster: Cluster, reason: Reason, jobs: Iterable[Model]) -> None:
-    """Write events of many jobs with one hint."""
+    """Write events of many jobs, and send one hint on commit."""
     insert(
         RescheduleEvent,
         (RescheduleEvent(cluster=cluster, reason=reason, job_id=job.pk) for job in jobs),
@@ -46,7 +49,10 @@ def request_reschedules(cluster: Cluster, reason: Reason, jobs: Iterable[Model])
 
 
 def note_nodes_joined(nodes: Iterable[tuple[int, UUID]]) -> None:
-    """Write events of nodes, (cluster, node) keys, that may get work again; a hint per cluster."""
+    """Write events of nodes that may get work again, and send a hint for each cluster on commit.
+
+    `nodes`: primary keys of cluster and node.
+    """
     joined = list(nodes)
     RescheduleEvent.objects.bulk_create(
         RescheduleEvent(cluster_id=cluster, reason=Reason.NODE_JOINED, node_id=node)
@@ -78,11 +84,13 @@ def hint_after(cluster_id: int, backoff_s: float) -> None:
 
 
 def _hint(cluster_id: int) -> None:
+    """Send a hint, unless one is pending."""
     if is_first(_key(cluster_id), HINT_LIVES_S):
         _send(cluster_id)
 
 
 def _send(cluster_id: int, countdown: float | None = None) -> None:
+    """Send the task of a round, to run after `countdown` seconds."""
     try:
         current_app.send_task(ROUND_TASK, (cluster_id,), countdown=countdown)
     except OperationalError as error:

@@ -1,8 +1,8 @@
 """Intervals between server and agents.
 
-heartbeat = max(cluster's heartbeat, nodes / HEARTBEATS_PER_S); a stretched lease outlives four
-heartbeats. The agent counts a lease from when it *sent* the renewal, the server from when it
-*received* it: the server waits longer.
+heartbeat = max(cluster's heartbeat, nodes / HEARTBEATS_PER_S). If that stretches it, the lease is
+at least four heartbeats. The agent counts a lease from the *sending* of its renewal, the server
+from the *receipt*, so the server's lease ends later.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ KEEP_LEASE_S = 600.0
 def intervals(
     heartbeat_s: float, lease_s: float, grace_s: float, margin_s: float, nodes: int
 ) -> Intervals:
-    """Intervals in seconds, stretched if `nodes` would send too many heartbeats."""
+    """Return intervals in seconds, stretched if so many nodes would send too many heartbeats."""
     stretched_s = nodes / HEARTBEATS_PER_S
     if stretched_s > heartbeat_s:
         return Intervals(stretched_s, max(lease_s, 4 * stretched_s), grace_s, margin_s)
@@ -32,8 +32,10 @@ def intervals(
 
 
 def job_lease_s(clock: Intervals, on_disconnect: str) -> float:
-    """Lease of a job's assignments in seconds."""
-    return max(clock.lease_s, KEEP_LEASE_S) if on_disconnect == "keep" else clock.lease_s
+    """Return the lease of a job's assignments in seconds."""
+    if on_disconnect == "keep":
+        return max(clock.lease_s, KEEP_LEASE_S)
+    return clock.lease_s
 
 
 def is_silent(session_expires_at: datetime | None) -> bool:
@@ -42,22 +44,25 @@ def is_silent(session_expires_at: datetime | None) -> bool:
 
 
 def after_lease_s(clock: Intervals, promised_grace_s: float | None = None) -> float:
-    """Seconds after a lease by which all under it has ended: grace (promised at launch), margin."""
+    """Return the seconds after a lease's end until its job counts as ended: grace and margin.
+
+    `promised_grace_s`: the grace that its launch was promised, which may be longer.
+    """
     return max(clock.grace_s, promised_grace_s or 0.0) + clock.margin_s
 
 
 def intervals_of(cluster: Cluster) -> Intervals:
-    """Return the intervals of a cluster as read."""
-    heard = cluster.nodes.exclude(state=State.LOST).count()
-    return intervals(cluster.heartbeat_s, cluster.lease_s, cluster.grace_s, cluster.margin_s, heard)
+    """Return the intervals of a cluster, for its nodes that are not lost."""
+    nodes = cluster.nodes.exclude(state=State.LOST).count()
+    return intervals(cluster.heartbeat_s, cluster.lease_s, cluster.grace_s, cluster.margin_s, nodes)
 
 
 def intervals_by_cluster(clusters: Iterable[int]) -> dict[int, Intervals]:
-    heard = Count("nodes", filter=~Q(nodes__state=State.LOST))
-    rows = Cluster.objects.filter(pk__in=list(clusters)).annotate(heard=heard).order_by()
-    return {
-        pk: intervals(heartbeat_s, lease_s, grace_s, margin_s, nodes)
-        for pk, heartbeat_s, lease_s, grace_s, margin_s, nodes in rows.values_list(
-            "pk", "heartbeat_s", "lease_s", "grace_s", "margin_s", "heard"
-        )
-    }
+    """Return the intervals of clusters by primary key, with one query."""
+    live_nodes = Count("nodes", filter=~Q(nodes__state=State.LOST))
+    rows = Cluster.objects.filter(pk__in=list(clusters)).annotate(live_nodes=live_nodes).order_by()
+    fields = ("pk", "heartbeat_s", "lease_s", "grace_s", "margin_s", "live_nodes")
+    by_cluster = {}
+    for pk, heartbeat_s, lease_s, grace_s, margin_s, nodes in rows.values_list(*fields):
+        by_cluster[pk] = intervals(heartbeat_s, lease_s, grace_s, margin_s, nodes)
+    return by_cluster

@@ -1,6 +1,6 @@
-"""Figures of nodes that cannot be: an agent may say anything, and bills and pages rest on it. Pure.
+"""Implausible figures of nodes: an agent may report anything, and bills and pages use it. Pure.
 
-A figure beyond its bounds is dropped, and counted by its name; what else a report says stays.
+A figure beyond its bounds is dropped, and counted by its name. The rest of the report stays.
 """
 
 from collections.abc import Iterable
@@ -17,13 +17,16 @@ may use: short peaks above the nominal figure are real."""
 CLOCK_S = 60.0
 """Seconds by which a node's clock may be ahead of the server's."""
 
-COLDEST_C, HOTTEST_C = -40.0, 150.0
+COLDEST_C = -40.0
+HOTTEST_C = 150.0
+"""Bounds of a GPU's temperature in degrees Celsius."""
+
 MOST_MEMORY_GB = 4096.0
-"""Memory of a GPU."""
+"""Largest memory of a GPU."""
 
 MOST_DISK_GB = 1e7
 LONGEST_TROUBLE = 200
-"""Characters of what is wrong with a GPU."""
+"""Most characters of the trouble of a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,9 @@ class Dropped:
     figures: dict[str, tuple[int, float]] = field(default_factory=dict)
 
     def note(self, name: str, value: float) -> None:
-        self.figures[name] = (self.figures.get(name, (0, 0.0))[0] + 1, value)
+        """Count a dropped figure of this name."""
+        count, _ = self.figures.get(name, (0, 0.0))
+        self.figures[name] = (count + 1, value)
 
     def within(self, name: str, value: float | None, least: float, most: float) -> float | None:
         """Return the value if it is within its bounds or unknown, else None."""
@@ -52,7 +57,7 @@ class Dropped:
         return None
 
     def in_time(self, at_s: float, now_s: float) -> float:
-        """Return the time, or the server's for one in the future or before all computers."""
+        """Return a time in Unix seconds; in place of one in the future or below 0, `now_s`."""
         if 0.0 <= at_s <= now_s + CLOCK_S:
             return at_s
         self.note("time", at_s)
@@ -62,63 +67,66 @@ class Dropped:
 def device_samples(
     samples: Iterable[DeviceSample], peak_w: float, dropped: Dropped
 ) -> tuple[DeviceSample, ...]:
-    """Return the samples of a heartbeat without figures that cannot be."""
-    told = tuple(samples)
-    if len(told) > MOST_DEVICES:
-        dropped.note("devices", len(told))
-    return tuple([_device_sample(sample, peak_w, dropped) for sample in told[:MOST_DEVICES]])
+    """Return the samples of a heartbeat without implausible figures."""
+    all_samples = tuple(samples)
+    if len(all_samples) > MOST_DEVICES:
+        dropped.note("devices", len(all_samples))
+    kept = all_samples[:MOST_DEVICES]
+    return tuple([_device_sample(sample, peak_w, dropped) for sample in kept])
 
 
-def trouble_of(told: DeviceReport | DeviceSample) -> str:
-    """Return what is wrong with a device, as it is kept and shown."""
-    return shown_trouble(told.trouble)
+def trouble_of(device: DeviceReport | DeviceSample) -> str:
+    """Return the trouble of a device, as it is kept and shown."""
+    return shown_trouble(device.trouble)
 
 
 def shown_trouble(text: str) -> str:
-    """Return a node's words on its GPUs without control characters, cut to their longest."""
-    return "".join(c if c.isprintable() else "?" for c in text[:LONGEST_TROUBLE])
+    """Return the text of a trouble without control characters, cut to LONGEST_TROUBLE."""
+    characters = [c if c.isprintable() else "?" for c in text[:LONGEST_TROUBLE]]
+    return "".join(characters)
 
 
 def room_gb(disk_free_gb: float | None, dropped: Dropped) -> float | None:
-    """Return the room on a node's disk; None if it is unknown, or more than there can be."""
+    """Return the free room on a node's disk; None if it is unknown or implausible."""
     return dropped.within("disk_free_gb", disk_free_gb, 0.0, MOST_DISK_GB)
 
 
 def _device_sample(sample: DeviceSample, peak_w: float, dropped: Dropped) -> DeviceSample:
+    """Return a sample with None in place of implausible figures."""
     bounds = {
         "gpu_fraction": (0.0, 1.0),
         "memory_used_gb": (0.0, MOST_MEMORY_GB),
         "power_w": (0.0, PEAKS * peak_w),
         "temperature_c": (COLDEST_C, HOTTEST_C),
     }
-    wrong: dict[str, Any] = {
-        name: None
-        for name, (least, most) in bounds.items()
-        if dropped.within(name, value := getattr(sample, name), least, most) != value
-    }
-    return replace(sample, **wrong) if wrong else sample
+    implausible: dict[str, Any] = {}
+    for name, (least, most) in bounds.items():
+        value = getattr(sample, name)
+        if dropped.within(name, value, least, most) != value:
+            implausible[name] = None
+    return replace(sample, **implausible) if implausible else sample
 
 
 def usage_samples(
     samples: Iterable[UsageSample], machine: Machine, gpus: int, now_s: float, dropped: Dropped
 ) -> tuple[UsageSample, ...]:
-    """Return the samples of a launch on so many GPUs without figures that cannot be.
+    """Return the samples of a launch on so many GPUs without implausible figures.
 
-    One whose cores or memory cannot be is left out.
+    A sample with implausible cores or memory is left out.
     """
-    found = []
-    for told in samples:
+    plausible = []
+    most_power_w = PEAKS * machine.peak_w * gpus
+    most_cores = PEAKS * max(1.0, machine.cores)
+    most_gb = PEAKS * max(1.0, machine.memory_gb)
+    for reported in samples:
         sample = replace(
-            told,
-            at_s=dropped.in_time(told.at_s, now_s),
-            gpu_fraction=dropped.within("gpu_fraction", told.gpu_fraction, 0.0, 1.0),
-            gpu_power_w=dropped.within(
-                "power_w", told.gpu_power_w, 0.0, PEAKS * machine.peak_w * gpus
-            ),
+            reported,
+            at_s=dropped.in_time(reported.at_s, now_s),
+            gpu_fraction=dropped.within("gpu_fraction", reported.gpu_fraction, 0.0, 1.0),
+            gpu_power_w=dropped.within("power_w", reported.gpu_power_w, 0.0, most_power_w),
         )
-        cores = dropped.within("cores", told.cores, 0.0, PEAKS * max(1.0, machine.cores))
-        most_gb = PEAKS * max(1.0, machine.memory_gb)
-        memory_gb = dropped.within("memory_gb", told.memory_gb, 0.0, most_gb)
+        cores = dropped.within("cores", reported.cores, 0.0, most_cores)
+        memory_gb = dropped.within("memory_gb", reported.memory_gb, 0.0, most_gb)
         if cores is not None and memory_gb is not None:
-            found.append(sample)
-    return tuple(found)
+            plausible.append(sample)
+    return tuple(plausible)

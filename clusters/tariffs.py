@@ -33,7 +33,12 @@ def price_steps(
     *,
     zone: str = "",
 ) -> tuple[PriceInterval, ...]:
-    """Prices over [from_s, to_s] by rows known at `known_by`; `zone`: other than the cluster's."""
+    """Return the prices over [from_s, to_s] (Unix seconds).
+
+    `known_by`: only rows that were there at that time count. `zone`: time zone, if it is not the
+    cluster's.
+    """
+    # 1. The tariffs of that time, with the steps of series, and the PUE.
     begin = datetime.fromtimestamp(from_s, UTC)
     end = datetime.fromtimestamp(to_s, UTC)
     steps = TariffStep.objects.filter(starts_at__gt=begin - LONGEST_STEP, starts_at__lt=end)
@@ -44,42 +49,45 @@ def price_steps(
     if known_by is not None:
         tariffs = tariffs.filter(created_at__lte=known_by)
         pues = pues.filter(created_at__lte=known_by)
-    return price_intervals(
-        (_tariff(row, row.steps.all()) for row in tariffs.order_by("effective_from", "id")),
-        (Pue(p.effective_from.timestamp(), p.pue) for p in pues.order_by("effective_from", "id")),
-        zone or cluster.timezone,
-        from_s,
-        to_s,
-    )
+
+    # 2. The prices; of rows that begin at the same time the last one holds.
+    tariff_versions = []
+    for tariff in tariffs.order_by("effective_from", "id"):
+        tariff_versions.append(_tariff(tariff, tariff.steps.all()))
+    pue_versions = []
+    for pue in pues.order_by("effective_from", "id"):
+        pue_versions.append(Pue(pue.effective_from.timestamp(), pue.pue))
+    zone = zone or cluster.timezone
+    return price_intervals(tariff_versions, pue_versions, zone, from_s, to_s)
 
 
 def power_cap_steps(cluster: Cluster, from_s: float, to_s: float) -> tuple[PowerCapStep, ...]:
-    """Caps by hour over [from_s, to_s] in Unix seconds."""
+    """Return the caps by hour over [from_s, to_s] (Unix seconds)."""
     return cap_steps(read_cap_hours(cluster.power_cap_hours), cluster.timezone, from_s, to_s)
 
 
 def power_cap_now_w(cluster: Cluster, now_s: float) -> float | None:
-    """Lowest cap in watts up to the next periodic round; None if unlimited."""
+    """Return the lowest cap in watts until the next periodic round; None if unlimited."""
     until_s = now_s + cluster.period_s
     steps = power_cap_steps(cluster, now_s, until_s + 1.0)
     return lowest_cap_w(cluster.power_cap_w, steps, now_s, until_s)
 
 
 def tariff_in_force(cluster: Cluster, at: datetime) -> EnergyTariff | None:
-    """Tariff in force at a time; None before the first."""
-    known = EnergyTariff.objects.filter(cluster=cluster, effective_from__lte=at)
-    known = known.exclude(effective_until__lte=at)
-    return known.order_by("-effective_from", "-id").first()
+    """Return the tariff in force at a time; None before the first."""
+    begun = EnergyTariff.objects.filter(cluster=cluster, effective_from__lte=at)
+    in_force = begun.exclude(effective_until__lte=at)
+    return in_force.order_by("-effective_from", "-id").first()
 
 
 def pue_in_force(cluster: Cluster, at: datetime) -> PueRecord | None:
-    """PUE in force at a time; None (counts as 1) before the first."""
-    known = PueRecord.objects.filter(cluster=cluster, effective_from__lte=at)
-    return known.order_by("-effective_from", "-id").first()
+    """Return the PUE in force at a time; None, which counts as 1, before the first."""
+    begun = PueRecord.objects.filter(cluster=cluster, effective_from__lte=at)
+    return begun.order_by("-effective_from", "-id").first()
 
 
 def price_per_kwh(tariff: EnergyTariff, at: datetime, zone: str) -> float:
-    """Price of a tariff at a time, in its hours of that time zone."""
+    """Return the price of a tariff at a time; its bands are hours of this time zone."""
     step = tariff.steps.filter(starts_at__lte=at).last()
     if step is not None:
         return float(step.price_per_kwh)
@@ -87,14 +95,15 @@ def price_per_kwh(tariff: EnergyTariff, at: datetime, zone: str) -> float:
 
 
 def _tariff(row: EnergyTariff, steps: Iterable[TariffStep]) -> Tariff:
-    until = row.effective_until
+    """Return a tariff in the form in which prices are computed."""
+    bands = sorted(row.bands.all(), key=lambda band: (band.from_time, band.pk))
     return Tariff(
         row.effective_from.timestamp(),
         float(row.default_price_per_kwh),
-        tuple(map(_band, sorted(row.bands.all(), key=lambda b: (b.from_time, b.pk)))),
+        tuple(_band(band) for band in bands),
         row.emissions_g_per_kwh,
-        inf if until is None else until.timestamp(),
-        tuple(map(_step, steps)),
+        inf if row.effective_until is None else row.effective_until.timestamp(),
+        tuple(_step(step) for step in steps),
     )
 
 
@@ -104,7 +113,8 @@ def _step(row: TariffStep) -> SeriesStep:
 
 
 def _band(row: TariffBand) -> Band:
-    days, price = frozenset(map(int, row.days)), float(row.price_per_kwh)
+    days = frozenset(map(int, row.days))
+    price = float(row.price_per_kwh)
     return Band(days, row.from_time, row.to_time, price, row.emissions_g_per_kwh)
 
 

@@ -22,36 +22,36 @@ def finite(text: str) -> float:
 
 
 def the_cluster(name: str) -> Cluster:
-    """Cluster by name; CommandError naming the known ones."""
-    found = Cluster.objects.filter(name=name).first()
-    if found is None:
+    """Return the cluster of this name. Raises CommandError, which names the known ones."""
+    cluster = Cluster.objects.filter(name=name).first()
+    if cluster is None:
         names = Cluster.objects.order_by("name").values_list("name", flat=True)
-        raise CommandError(
-            f"there is no cluster {name!r} (known: {', '.join(names) or 'none yet'})"
-        )
-    return found
+        known = ", ".join(names) or "none yet"
+        raise CommandError(f"there is no cluster {name!r} (known: {known})")
+    return cluster
 
 
 def the_node(cluster: Cluster, name: str) -> Node:
-    """Node by name or id; CommandError if there is none."""
-    nodes = Node.objects.filter(cluster=cluster)
-    found = next((n for n in nodes if name in (n.name, str(n.pk))), None)
-    if found is None:
-        raise CommandError(f"cluster {cluster} has no node {name!r}; `loadmaster nodes` lists them")
-    return found
+    """Return the node with this name or id. Raises CommandError."""
+    for node in Node.objects.filter(cluster=cluster):
+        if name in (node.name, str(node.pk)):
+            return node
+    raise CommandError(f"cluster {cluster} has no node {name!r}; `loadmaster nodes` lists them")
 
 
 def moment(option: str, text: str | None, cluster: Cluster) -> datetime:
-    """Parse ISO 8601, by default in the cluster's zone; now if omitted."""
+    """Parse ISO 8601, by default in the cluster's zone; now if omitted. Raises CommandError."""
     if not text:
         return timezone.now()
     try:
-        found = datetime.fromisoformat(text)
+        at = datetime.fromisoformat(text)
     except ValueError:
         raise CommandError(
             f"{option}: write a time such as 2026-01-01 or 2026-01-01T06:00, not {text!r}"
         ) from None
-    return found if found.tzinfo else found.replace(tzinfo=ZoneInfo(cluster.timezone))
+    if at.tzinfo is None:
+        return at.replace(tzinfo=ZoneInfo(cluster.timezone))
+    return at
 
 
 class OperatorCommand(BaseCommand):
@@ -65,6 +65,7 @@ class OperatorCommand(BaseCommand):
         except ValidationError as error:
             if not hasattr(error, "error_dict"):
                 raise CommandError("; ".join(error.messages)) from None
-            fields = error.message_dict.items()
-            said = "; ".join(f"{field}: {' '.join(messages)}" for field, messages in fields)
-            raise CommandError(said) from None
+            problems = []
+            for field, messages in error.message_dict.items():
+                problems.append(f"{field}: {' '.join(messages)}")
+            raise CommandError("; ".join(problems)) from None

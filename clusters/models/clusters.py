@@ -21,11 +21,13 @@ LONGEST_SILENCE_S = 86_400.0
 
 
 def check_time_zone(name: str) -> None:
+    """Raise ValidationError for a name that is no IANA time zone."""
     if name not in available_timezones():
         raise ValidationError(f"{name!r} is no IANA time zone; write one such as Europe/Rome")
 
 
 def check_power_cap_hours(entries: object) -> None:
+    """Raise ValidationError for invalid caps by hour."""
     try:
         read_cap_hours(entries)
     except CapHoursError as error:
@@ -35,8 +37,8 @@ def check_power_cap_hours(entries: object) -> None:
 def check_policy(policy: str, parameters: object) -> None:
     """Check a policy's name and parameters; ValidationError by the cluster's fields."""
     if not isinstance(parameters, dict):
-        said = 'must be an object such as {"iterations": 1000}'
-        raise ValidationError({"policy_parameters": said})
+        text = 'must be an object such as {"iterations": 1000}'
+        raise ValidationError({"policy_parameters": text})
     try:
         registry.check(policy, parameters)
     except PolicyParameterError as error:
@@ -69,14 +71,16 @@ LONGEST_FAULT = 1000
 
 
 def policy_fault(before: Mapping[str, Any], policy: str, detail: str) -> dict[str, Any]:
-    """Return what a cluster keeps of its policy's faults after a round; `detail`: "" without one.
+    """Return the value of a cluster's field `policy_fault` after a round.
 
-    `before`: what it kept until then, perhaps of another policy.
+    `before`: its value before, perhaps of another policy. `detail`: the fault; "" without one.
     """
     if not detail:
         return {}
-    in_a_row = before.get("rounds", 0) if before.get("policy") == policy else 0
-    return {"policy": policy, "rounds": in_a_row + 1, "detail": detail[:LONGEST_FAULT]}
+    rounds = 1
+    if before.get("policy") == policy:
+        rounds += before.get("rounds", 0)
+    return {"policy": policy, "rounds": rounds, "detail": detail[:LONGEST_FAULT]}
 
 
 class Cluster(models.Model):
@@ -227,7 +231,7 @@ class Cluster(models.Model):
 
     @property
     def log_ends(self) -> tuple[int, int]:
-        """Bytes of head and tail of a long output that are kept."""
+        """Bytes of the head and the tail of a long output that are kept."""
         return int(1e6 * self.log_head_mb), int(1e6 * self.log_tail_mb)
 
     def clean(self) -> None:

@@ -31,9 +31,10 @@ class State(models.TextChoices):
 
 
 def runtimes_of(features: Sequence[str]) -> tuple[str, ...]:
-    """Runtimes by an agent's features; processes if it has reported none."""
-    known = tuple(name for name in RUNTIMES if name in features)
-    return known if features else RUNTIMES[:1]
+    """Return the runtimes among an agent's features; processes if it has reported no features."""
+    if not features:
+        return RUNTIMES[:1]
+    return tuple(name for name in RUNTIMES if name in features)
 
 
 class EnrolmentToken(models.Model):
@@ -175,13 +176,16 @@ class Node(models.Model):
 
     @property
     def isolation(self) -> str:
-        """How teams are kept apart: `isolated`, `one_team` or `shared`; "" if it is not known."""
+        """Separation of teams: `isolated`, `one_team` or `shared`; "" if it is not known."""
         if self.serves_one_team:
             return "one_team"
-        return SHARED if SHARED in self.features else ISOLATED if self.features else ""
+        if SHARED in self.features:
+            return SHARED
+        return ISOLATED if self.features else ""
 
     @property
     def is_emulated(self) -> bool:
+        """True if its devices or its GPU type are emulated."""
         return self.emulated or bool(self.gpu_type and self.gpu_type.emulated)
 
 

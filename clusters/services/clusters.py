@@ -13,15 +13,16 @@ from controlplane.web.operators import changed, note_change
 
 
 def cluster_change(cluster: Cluster, by: User, values: Mapping[str, Any]) -> list[str]:
-    """Set these checked fields, ask for a round, and note it in the cluster's history.
+    """Set these fields, whose values are valid, ask for a round, and note it in the history.
 
-    Only the given columns are written: the row also holds the lock of a round that may be running.
+    Return the names of the fields that changed. Only the given columns are written: the row also
+    holds the lock of a round that may be running.
     """
     fields = changed(cluster, values)
     if fields:
-        was = {name: getattr(cluster, name) for name in values}
+        old = {name: getattr(cluster, name) for name in values}
         with transaction.atomic():
-            record_values("cluster.change", cluster, values, was, by=by)
+            record_values("cluster.change", cluster, values, old, by=by)
             Cluster.objects.filter(pk=cluster.pk).update(**values)
             note_change(cluster, by, fields)
             request_reschedule(cluster, Reason.OPERATOR)

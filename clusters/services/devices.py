@@ -80,7 +80,7 @@ _REPORTED = ("parent_uuid", "mig_profile", "memory_gb", "healthy", "emulated")
 _WRITTEN = (*_REPORTED, "trouble", "slots")
 
 Health = tuple[bool, str]
-"""Whether a device is healthy, and its trouble; "": none."""
+"""Health of a device (True: healthy), and its trouble; "": none."""
 
 SampleRow = tuple[Any, ...]
 """Node id in hex, device uuid, and the values of _SAMPLED."""

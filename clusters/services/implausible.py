@@ -1,4 +1,4 @@
-"""Figures of nodes that cannot be: counted by node and name, for its page and the metrics."""
+"""Implausible figures of nodes: counted by node and name, for its page and the metrics."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -14,23 +14,25 @@ SHOWN = timedelta(days=1)
 """Age up to which a node's page names such a figure."""
 
 RECENT = "recently_implausible"
+"""Attribute of a node with its recent figures."""
 
 
-def note_dropped(found: Mapping[UUID, Dropped], now: datetime) -> None:
-    """Add what these nodes reported and was dropped."""
-    for node, dropped in found.items():
+def note_dropped(dropped_by_node: Mapping[UUID, Dropped], now: datetime) -> None:
+    """Count the figures of nodes that were dropped."""
+    for node, dropped in dropped_by_node.items():
         for name, (number, value) in dropped.figures.items():
             with transaction.atomic():
                 _add(node, name, number, value, now)
 
 
 def _add(node: UUID, name: str, number: int, value: float, now: datetime) -> None:
-    given = {"value": value, "at": now}
-    row, _ = ImplausibleFigure.objects.get_or_create(node_id=node, name=name, defaults=given)
-    ImplausibleFigure.objects.filter(pk=row.pk).update(count=F("count") + number, **given)
+    """Add a number of dropped figures of a name; `value`: the newest of them."""
+    newest = {"value": value, "at": now}
+    row, _ = ImplausibleFigure.objects.get_or_create(node_id=node, name=name, defaults=newest)
+    ImplausibleFigure.objects.filter(pk=row.pk).update(count=F("count") + number, **newest)
 
 
 def recent(now: datetime) -> "Prefetch[str]":
-    """Prefetch of nodes' figures of the last day, as their attribute RECENT."""
+    """Return the prefetch of nodes' figures of the last day, as their attribute RECENT."""
     rows = ImplausibleFigure.objects.filter(at__gte=now - SHOWN).order_by("name")
     return Prefetch("implausible", queryset=rows, to_attr=RECENT)

@@ -15,6 +15,7 @@ from controlplane.audit.record import record, record_values
 from loadmaster.protocol import MOST_SLOTS
 
 VERBS = {State.CORDONED: "cordon", State.READY: "uncordon", State.DRAINING: "drain"}
+"""Name of the action in the audit, by the state that it leads to."""
 
 
 class NodeStateError(Exception):
@@ -28,6 +29,7 @@ def node_cordon(node: Node, actor: str = "", reason: str = "") -> Node:
 
 
 def node_uncordon(node: Node, actor: str = "") -> Node:
+    """Accept new jobs again."""
     values = {"state": State.READY, "reason": "", "drain_until": None}
     return _move(node, {State.CORDONED, State.DRAINING}, values, Reason.NODE_JOINED, actor)
 
@@ -35,27 +37,27 @@ def node_uncordon(node: Node, actor: str = "") -> Node:
 def node_drain(
     node: Node, until: datetime | None = None, actor: str = "", reason: str = ""
 ) -> Node:
-    """Accept no new jobs and be empty by `until` (default now), when the rest is pre-empted."""
+    """Accept no new jobs, and pre-empt those that still run at `until` (default: now)."""
     until = until or timezone.now()
     values = {"state": State.DRAINING, "reason": reason[:200], "drain_until": until}
-    before = {State.READY, State.CORDONED, State.DRAINING}
-    return _move(node, before, values, Reason.NODE_DRAINED, actor)
+    allowed = {State.READY, State.CORDONED, State.DRAINING}
+    return _move(node, allowed, values, Reason.NODE_DRAINED, actor)
 
 
 def node_set_role(node: Node, role: str, actor: str = "") -> Node:
-    """Change the node's role; running jobs stay."""
-    wanted, before = Role(role), node.role
+    """Change the node's role; running jobs stay. Raises NodeStateError."""
+    old_role = node.role
+    new_role = Role(role)
     with transaction.atomic():
-        if not Node.objects.filter(pk=node.pk, role=before).update(role=wanted):
+        if not Node.objects.filter(pk=node.pk, role=old_role).update(role=new_role):
             raise NodeStateError(
                 f"node {node} has had its role changed meanwhile; look at it again"
             )
-        NodeEvent.objects.create(
-            node=node, event="role", data={"from": before, "to": wanted}, actor=actor
-        )
-        record("node.role", node, old={"role": before}, new={"role": wanted})
+        data = {"from": old_role, "to": new_role}
+        NodeEvent.objects.create(node=node, event="role", data=data, actor=actor)
+        record("node.role", node, old={"role": old_role}, new={"role": new_role})
         request_reschedule(node.cluster, Reason.OPERATOR, node=node)
-    node.role = wanted
+    node.role = new_role
     return node
 
 
@@ -69,31 +71,41 @@ def node_revoke(node: Node) -> Node:
     return node
 
 
-def _move(node: Node, before: set[State], values: dict[str, Any], why: Reason, actor: str) -> Node:
-    was, after = State(node.state), values["state"]
-    if was not in before:
-        allowed = " or ".join(sorted(before))
+def _move(
+    node: Node, allowed: set[State], values: dict[str, Any], reason: Reason, actor: str
+) -> Node:
+    """Move a node from one of the allowed states to that of `values`, and set its other fields.
+
+    `reason`: that of the round that is asked for. Raises NodeStateError.
+    """
+    old_state = State(node.state)
+    new_state = values["state"]
+    if old_state not in allowed:
+        states = " or ".join(sorted(allowed))
         raise NodeStateError(
-            f"node {node} is {was}; only a node that is {allowed} can become {after}"
+            f"node {node} is {old_state}; only a node that is {states} can become {new_state}"
         )
     with transaction.atomic():
-        if not Node.objects.filter(pk=node.pk, state=was).update(**values):
-            raise NodeStateError(f"node {node} is no longer {was}; look at it again")
-        data = {"from": was, "reason": values["reason"]}
+        # 1. Compare and swap: another operator may have moved it.
+        if not Node.objects.filter(pk=node.pk, state=old_state).update(**values):
+            raise NodeStateError(f"node {node} is no longer {old_state}; look at it again")
+
+        # 2. Its history, the audit, and a round.
+        data = {"from": old_state, "reason": values["reason"]}
         if values["drain_until"]:
             data["until"] = values["drain_until"].isoformat()
-        event = "uncordoned" if after == State.READY else after
+        event = "uncordoned" if new_state == State.READY else new_state
         NodeEvent.objects.create(node=node, event=event, data=data, actor=actor)
-        old = {name: getattr(node, name) for name in values}
-        record_values(f"node.{VERBS[after]}", node, values, old)
-        request_reschedule(node.cluster, why, node=node)
+        old_values = {name: getattr(node, name) for name in values}
+        record_values(f"node.{VERBS[new_state]}", node, values, old_values)
+        request_reschedule(node.cluster, reason, node=node)
     for name, value in values.items():
         setattr(node, name, value)
     return node
 
 
 class SlotsError(ValueError):
-    """Invalid slots or unknown GPU; `field` names the place, the text the remedy."""
+    """Invalid slots or unknown GPU; `field`: the wrong one, the text names the remedy."""
 
     def __init__(self, field: str, text: str) -> None:
         super().__init__(text)
@@ -101,38 +113,44 @@ class SlotsError(ValueError):
 
 
 def node_set_slots(node: Node, slots: int, devices: Sequence[str] = (), actor: str = "") -> Node:
-    """Let `slots` jobs share each GPU of the node, or those named, whatever its agent offers.
+    """Let `slots` jobs share each GPU of the node, or each of `devices` (uuids).
 
-    Raises SlotsError, or NodeStateError where more assignments hold a GPU. Triggers a round if any
-    number changed. Rows are locked against new holders.
+    The agent's own number counts no more. Asks for a round if a number changed. Raises SlotsError,
+    and NodeStateError if more jobs hold a GPU.
     """
     if not 1 <= slots <= MOST_SLOTS:
-        raise SlotsError(
-            "slots", f"must be from 1 (shared with nobody) to {MOST_SLOTS}, not {slots}"
-        )
+        text = f"must be from 1 (shared with nobody) to {MOST_SLOTS}, not {slots}"
+        raise SlotsError("slots", text)
     with transaction.atomic():
-        chosen = _locked(node, devices)
+        # 1. Lock the rows, so that no job takes a slot meanwhile, and check the slots held.
+        chosen = _lock_devices(node, devices)
         held = held_slots(chosen)
         for device in chosen:
-            if (now := held.get(device.pk, 0)) > slots:
+            holders = held.get(device.pk, 0)
+            if holders > slots:
                 plural = "" if slots == 1 else "s"
                 raise NodeStateError(
-                    f"GPU {device.uuid} of node {node} is held by {now} jobs, so it cannot have"
+                    f"GPU {device.uuid} of node {node} is held by {holders} jobs, so it cannot have"
                     f" {slots} slot{plural} now; cancel or move one, or wait until one has ended"
                 )
-        before = {device.uuid: device.slots for device in chosen}
-        Device.objects.filter(pk__in=[d.pk for d in chosen]).update(slots=slots, slots_set=True)
-        if any(number != slots for number in before.values()):
-            data = {"from": before, "to": slots}
+
+        # 2. Set the number, and note what changed.
+        old_slots = {device.uuid: device.slots for device in chosen}
+        keys = [device.pk for device in chosen]
+        Device.objects.filter(pk__in=keys).update(slots=slots, slots_set=True)
+        if any(number != slots for number in old_slots.values()):
+            data = {"from": old_slots, "to": slots}
             NodeEvent.objects.create(node=node, event="slots", data=data, actor=actor)
-            record("node.slots", node, old=before, new=dict.fromkeys(before, slots))
+            record("node.slots", node, old=old_slots, new=dict.fromkeys(old_slots, slots))
             request_reschedule(node.cluster, Reason.OPERATOR, node=node)
     return node
 
 
-def _locked(node: Node, uuids: Sequence[str]) -> list[Device]:
+def _lock_devices(node: Node, uuids: Sequence[str]) -> list[Device]:
+    """Lock the node's devices; return those with these uuids, all for none. Raises SlotsError."""
     devices = list(Device.objects.select_for_update().filter(node=node).order_by("pk"))
-    if unknown := sorted(set(uuids) - {device.uuid for device in devices}):
-        has = ", ".join(device.uuid for device in devices) or "none"
-        raise SlotsError("devices", f"node {node} has no GPU {', '.join(unknown)}; it has {has}")
+    unknown = sorted(set(uuids) - {device.uuid for device in devices})
+    if unknown:
+        known = ", ".join(device.uuid for device in devices) or "none"
+        raise SlotsError("devices", f"node {node} has no GPU {', '.join(unknown)}; it has {known}")
     return [device for device in devices if not uuids or device.uuid in uuids]

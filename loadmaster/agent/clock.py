@@ -9,10 +9,10 @@ class Clock(Protocol):
     """Two clocks: one for leases, one for the record."""
 
     def boot_s(self) -> float:
-        """Seconds since the machine's start, suspends included; leases are counted on it."""
+        """Return the seconds since the machine's start, suspends included; leases count on it."""
 
     def wall_s(self) -> float:
-        """Unix seconds; evidence only."""
+        """Return Unix seconds, for records only."""
 
 
 class SystemClock:
@@ -28,7 +28,7 @@ CAP_S = 10.0
 
 
 class Backoff:
-    """Failures by key: after n failures wait uniform(0, min(cap, base * 2^n))."""
+    """Waits before retries, by key: uniform(0, min(cap, base * 2^n)) seconds after n failures."""
 
     def __init__(
         self, base_s: float = BASE_S, cap_s: float = CAP_S, jitter: random.Random | None = None
@@ -40,11 +40,11 @@ class Backoff:
         self._next_s: dict[str, float] = {}
 
     def is_due(self, key: str, now_s: float) -> bool:
-        """Return True if the thing may be tried (again) now."""
+        """Return True if the call of this key may be tried now."""
         return now_s >= self._next_s.get(key, float("-inf"))
 
     def failed(self, key: str, now_s: float) -> float:
-        """Note a failure; returns the wait in seconds."""
+        """Note a failure, and return the wait in seconds."""
         failures = self._failures.get(key, 0)
         self._failures[key] = failures + 1
         wait_s = self._jitter.uniform(0.0, min(self.cap_s, self._base_s * 2 ** min(failures, 30)))

@@ -18,6 +18,7 @@ from loadmaster.strict_yaml import LARGEST, DocumentError, read_fields
 from loadmaster.wire import WireError, from_json, one_of
 
 DEFAULT_STATE_DIR = "~/.local/state/loadmaster-agent"
+
 FROM_ENVIRONMENT = (
     "server", "token", "token_file", "state_dir", "rack", "emulate", "checkpoints", "ca",
     "runtime", "docker", "address", "log_format", "gpu_type", "slots_per_gpu",
@@ -27,19 +28,17 @@ ENVIRONMENT = {
     "name": "LOADMASTER_NODE_NAME",
     **{setting: f"LOADMASTER_{setting.upper()}" for setting in FROM_ENVIRONMENT},
 }
-"""Variables of the environment, by the setting they give."""
-
+"""Name of the environment's variable for each setting that can be given there."""
 
 ISOLATIONS = ("auto", "none")
-"""Settings of isolation: as good as the machine can, or by decision of its operator none."""
+"""Settings of isolation: the best that works on the machine, or none."""
 
 USERS = "2000300000-2000399999"
-"""Users of teams by default: above those that systems, directories and containers give out."""
-
+"""Default users of teams: above those that systems, directories and containers give out."""
 
 FEWEST_PROCESSES = 16
 MOST_PROCESSES = 4_000_000
-"""Bounds of the limit of a job's processes: a script needs some, the kernel knows no more."""
+"""Bounds of the limit of a job's processes: a script needs some, a kernel has no more."""
 
 
 class ConfigError(ValueError):
@@ -47,6 +46,7 @@ class ConfigError(ValueError):
 
 
 def _server(text: str) -> str:
+    """Check the server's address."""
     address = urlsplit(text)
     if address.scheme not in ("http", "https") or not address.hostname:
         raise ValueError(f"give the server's address, https://loadmaster.example say, not {text!r}")
@@ -62,42 +62,51 @@ def _real(path: Path) -> Path:
     return path.expanduser().resolve()
 
 
-def _text(given: Any) -> Any:
+def _text(value: Any) -> Any:
     """Refuse a token that YAML reads as a number, without showing it."""
-    if not isinstance(given, str):
+    if not isinstance(value, str):
         raise ValueError("must be a text: put it in quotes")
-    return given
+    return value
 
 
-def _number(given: Any) -> Any:
-    return int(given) if isinstance(given, str) and given.isdecimal() else given
+def _number(value: Any) -> Any:
+    """Turn the text of a number, from the environment, into that number."""
+    if isinstance(value, str) and value.isdecimal():
+        return int(value)
+    return value
 
 
-def _docker_options(given: Any) -> Mapping[str, Any]:
-    """The options from a YAML mapping, from `NAME=VALUE;NAME=VALUE`, or from a list of such."""
-    if isinstance(given, Mapping):
-        return given
-    words = given.split(";") if isinstance(given, str) else list(given or ())
-    pairs = [str(word).partition("=") for word in words if str(word).strip()]
-    for name, equals, _ in pairs:
+def _docker_options(value: Any) -> Mapping[str, Any]:
+    """Read options from a YAML mapping, a text `NAME=VALUE;NAME=VALUE`, or a list of NAME=VALUE."""
+    if isinstance(value, Mapping):
+        return value
+    items = value.split(";") if isinstance(value, str) else list(value or ())
+    options = {}
+    for item in items:
+        if not str(item).strip():
+            continue
+        name, equals, setting = str(item).partition("=")
         if not equals:
             raise ValueError(f"write NAME=VALUE, pull=never say, not {name!r}")
-    return {name.strip(): value.strip() for name, _, value in pairs}
+        options[name.strip()] = setting.strip()
+    return options
 
 
 def _users(text: str) -> str:
     """Check a range of users, FIRST-LAST."""
-    found = re.fullmatch(r"(\d{1,10})-(\d{1,10})", text)
-    first, last = map(int, found.groups()) if found else (0, 0)
-    if not 1000 <= first < last < 2**32 - 1:
-        raise ValueError(f"give the first and the last number of users, {USERS} say, not {text!r}")
-    return text
+    if re.fullmatch(r"\d{1,10}-\d{1,10}", text):
+        users = users_of(text)
+        first = users.start
+        last = users.stop - 1
+        if 1000 <= first < last < 2**32 - 1:
+            return text
+    raise ValueError(f"give the first and the last number of users, {USERS} say, not {text!r}")
 
 
 def users_of(text: str) -> range:
-    """The users of a range that has been checked."""
-    first, last = map(int, text.split("-"))
-    return range(first, last + 1)
+    """Return the numbers of users from FIRST to LAST; the text has been checked."""
+    first, _, last = text.partition("-")
+    return range(int(first), int(last) + 1)
 
 
 EMPTY_IS_NONE = BeforeValidator(lambda value: value or None)
@@ -135,26 +144,37 @@ class AgentConfig:
 
     @property
     def verify(self) -> bool | str:
-        """Verification of the server's certificate: a CA file, none, or the default."""
+        """Setting of httpx for the server's certificate: a CA file, or True or False."""
         return self.ca or not self.insecure
 
 
 def read_config(options: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> AgentConfig:
-    """The settings: command-line options, then the environment, then the file `config`.
+    """Read the settings from the command-line options, the environment and the file `config`.
 
-    A None among the options is one not given. LOADMASTER_TOKEN, which is often a person's token,
-    counts only if no other setting names a token. Raises ConfigError for a missing or wrong one.
+    An earlier source replaces a later one. An option that is None was not given. Raises ConfigError
+    for a setting that is missing or wrong.
     """
-    given = {key: value for key, value in options.items() if value is not None and key != "config"}
-    named = {key: environ[name] for key, name in ENVIRONMENT.items() if environ.get(name)}
-    persons_token = named.pop("token", "")
+    # 1. Read the sources.
+    from_options = {}
+    for key, value in options.items():
+        if value is not None and key != "config":
+            from_options[key] = value
+    from_environment = {}
+    for key, name in ENVIRONMENT.items():
+        if environ.get(name):
+            from_environment[key] = environ[name]
     from_file = _read_file(options.get("config"))
-    values = {**from_file, **named, **given}
-    values["token"] = _enrolment_token(given, named, from_file) or persons_token
+
+    # 2. LOADMASTER_TOKEN is often a person's own token, so it counts only if no source names one.
+    persons_token = from_environment.pop("token", "")
+    token = _enrolment_token(from_options, from_environment, from_file) or persons_token
+
+    # 3. Put them together, and check them.
+    values = {**from_file, **from_environment, **from_options, "token": token}
     values.pop("token_file", None)
     values["state_dir"] = values.get("state_dir") or DEFAULT_STATE_DIR
     values = {name: value for name, value in values.items() if value is not None}
-    values.setdefault("server", "")  # its own check words the remedy
+    values.setdefault("server", "")  # for which `_server` names the remedy
     try:
         return from_json(AgentConfig, values)
     except WireError as error:
@@ -162,16 +182,19 @@ def read_config(options: Mapping[str, Any], environ: Mapping[str, str] = os.envi
 
 
 def _enrolment_token(*sources: Mapping[str, Any]) -> Any:
-    """The token of the first source that has one, itself or in a file; empty if none has."""
+    """Return the token of the first source that has one, itself or in a file; "" if none has."""
     for source in sources:
-        if token := source.get("token"):
+        token = source.get("token")
+        if token:
             return token
-        if token_file := source.get("token_file"):
+        token_file = source.get("token_file")
+        if token_file:
             return _read_token(Path(token_file))
     return ""
 
 
 def _read_file(path: Any) -> dict[str, Any]:
+    """Read the settings of a YAML file; none without a file. Raises ConfigError."""
     if path is None:
         return {}
     try:
@@ -185,6 +208,7 @@ def _read_file(path: Any) -> dict[str, Any]:
 
 
 def _read_token(path: Path) -> str:
+    """Read a token from its file. Raises ConfigError."""
     try:
         return path.expanduser().read_text().strip()
     except OSError as error:

@@ -13,29 +13,33 @@ logger = logging.getLogger(__name__)
 
 
 class Containment:
-    """Logs any failure of a run once of a kind; those of the `ending` types pass through."""
+    """Logs failures of runs, each kind once a run. Errors of the `ending` types pass through."""
 
     def __init__(self, *ending: type[Exception]) -> None:
         self._ending = ending
-        self._told: set[tuple[RunId, str, type[Exception]]] = set()
+        self._logged: set[tuple[RunId, str, type[Exception]]] = set()
 
     @contextmanager
-    def __call__(self, run: RunId, what: str) -> Iterator[None]:
-        """Do `what` for a run; a failure ends the block alone."""
+    def __call__(self, run: RunId, activity: str) -> Iterator[None]:
+        """Return a context for an activity (such as "stopping it") that may fail for a run.
+
+        A failure is logged and ends the `with` block, but does not leave it.
+        """
         try:
             yield
         except self._ending:
             raise
         except Exception as error:
-            self.tell(run, what, error)
+            self._log(run, activity, error)
 
-    def tell(self, run: RunId, what: str, error: Exception) -> None:
-        """Log a failure, unless one of its kind is known of this run."""
-        kind = run, what, type(error)
-        if kind in self._told:
+    def _log(self, run: RunId, activity: str, error: Exception) -> None:
+        """Log a failure, unless one of its kind was logged for this run."""
+        kind = (run, activity, type(error))
+        if kind in self._logged:
             return
-        if len(self._told) >= REMEMBERED:
-            self._told.clear()
-        self._told.add(kind)
-        is_ours = not isinstance(error, OSError)
-        logger.error("%s: %s fails: %s", run.name, what, error, exc_info=error if is_ours else None)
+        if len(self._logged) >= REMEMBERED:
+            self._logged.clear()
+        self._logged.add(kind)
+        # An OSError has a cause outside the program, so its traceback is of no use.
+        traceback = None if isinstance(error, OSError) else error
+        logger.error("%s: %s fails: %s", run.name, activity, error, exc_info=traceback)

@@ -1,7 +1,7 @@
 """Held seats: resources kept for a process on another node, without a process here. Pure.
 
-The journal is all there is of one. It lasts until the server asks for it back, its lease runs out,
-or the machine restarts: whatever the job had here is gone then.
+A held seat exists only in the journal. It ends when the server asks for it back, when its lease
+runs out, or when the machine restarts.
 """
 
 from loadmaster.agent.journal import Entry
@@ -11,17 +11,24 @@ from loadmaster.agent.runtimes.base import Exit, RunState, RunStatus, StopBy
 def status_of(
     entry: Entry, boot_id: str, lease_until_s: float | None, now_s: float, wall_s: float
 ) -> RunStatus:
-    """State of a held seat; without a lease (None) the server has not been heard since a start."""
+    """Return the state of a held seat.
+
+    `boot_id`: the machine's current boot. `lease_until_s`: end of the lease on the boot clock; None
+    if the server has not been heard since the agent's start. `now_s`, `wall_s`: the time on the
+    boot clock and in Unix seconds.
+    """
     if not entry.launched:
         return RunStatus(RunState.PREPARED)
-    ended: tuple[StopBy | None, str] | None = None
+    stopped_by: StopBy | None = None
     if entry.stop:
-        ended = entry.stop, "the seat was given back"
+        stopped_by = entry.stop
+        reason = "the seat was given back"
     elif entry.boot_id != boot_id:
-        ended = None, "its machine was restarted while it held the seat"
+        reason = "its machine was restarted while it held the seat"
     elif lease_until_s is not None and lease_until_s <= now_s:
-        ended = StopBy.LEASE, "the lease of the seat ran out"
-    if ended is None:
+        stopped_by = StopBy.LEASE
+        reason = "the lease of the seat ran out"
+    else:
         return RunStatus(RunState.RUNNING, lease_until_s=lease_until_s)
-    by, words = ended
-    return RunStatus(RunState.ENDED, Exit(wall_s, started=False, stopped_by=by, error=words))
+    ended = Exit(wall_s, started=False, stopped_by=stopped_by, error=reason)
+    return RunStatus(RunState.ENDED, ended)

@@ -1,9 +1,10 @@
-"""The agent's memory: a file of JSON lines. A line that the agent acts on is on the disk before.
+"""The agent's memory: a file of JSON lines, one for each change of an assignment.
 
-What has happened is written without waiting for the disk. A machine that loses power may lose such
-lines, but also loses all runs, and what they say may be reported again.
+A line on which the agent will act is on the disk before it acts. A line that only records an event
+is written without waiting for the disk: a machine that loses power may lose it, but loses all runs
+too, and the event can be reported again.
 
-A line replaces what was known of its assignment, and a torn last line counts as never written.
+A line replaces earlier ones of its assignment. A torn last line counts as never written.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ from loadmaster.protocol import AssignmentState, ReasonClass, StateReport
 from loadmaster.wire import WireError, from_json, to_json
 
 COMPACT_ABOVE_LINES = 500
+"""Lines up to which a file is never rewritten."""
+
 REMEMBERED_ENDS = 1000
+"""Assignments whose fence is remembered after their end."""
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +49,11 @@ class JournalHeldError(JournalError):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A state the server has not yet been told of."""
+    """Move of an assignment to a state, of which the server does not know yet.
+
+    `seq`: its number, from 1. `observed_at_s`: Unix seconds. `steps`: done at an end. `ran_s`:
+    seconds since the start, at an end whose start was not reported.
+    """
 
     seq: int
     to: AssignmentState
@@ -59,21 +67,19 @@ class Move:
     ran_s: float | None = None
 
     def report(self, epoch: int, fence: int, container: str) -> StateReport:
-        """The report of the move in the session `epoch`."""
-        return StateReport(
-            epoch=epoch,
-            fence=fence,
-            container=container,
-            **{f.name: getattr(self, f.name) for f in fields(self)},
-        )
+        """Return the report of the move in the session `epoch`."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return StateReport(epoch=epoch, fence=fence, container=container, **values)
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """State of an assignment that the agent took; `unsent` moves are in order.
+    """State of an assignment that the agent accepted.
 
-    `launched` is written before the guard starts: from then on a launch is never repeated. A `held`
-    seat has no guard and no process (`loadmaster.agent.held`).
+    `seq`: number of its last move; `unsent`: moves that are not reported yet, in order. `launched`
+    is written before the guard starts: from then on a launch is never repeated. `stop`: author of
+    an order to stop. `told_fraction`: the last reported fraction of its preparation. A `held` seat
+    has no guard and no process (`loadmaster.agent.held`).
     """
 
     assignment: str
@@ -102,32 +108,37 @@ class Entry:
         return self.state in ENDED
 
     def moved(self, to: AssignmentState, at_s: float, **details: Any) -> Entry:
-        """The entry after a move that is yet to be reported; unsent moves that it implies go.
+        """Return the entry after a move that is to be reported.
 
-        Any move implies PREPARING, and an end implies RUNNING.
+        Unsent moves that it implies are dropped: any move implies PREPARING, an end implies
+        RUNNING.
         """
         move = Move(self.seq + 1, to, at_s, **details)
-        before = [m for m in self.unsent if m.to is not S.PREPARING]
-        ran = next((m for m in before if m.to is S.RUNNING), None)
-        if ran is not None and to in ENDED:
-            before.remove(ran)
-            ran_s = max(0.0, at_s - ran.observed_at_s)
-            move = replace(move, ran_s=ran_s, image_digest=ran.image_digest)
-        return replace(self, state=to, seq=move.seq, unsent=(*before, move))
+        unsent = []
+        for earlier in self.unsent:
+            if earlier.to is S.PREPARING:
+                continue
+            if earlier.to is S.RUNNING and to in ENDED:
+                ran_s = max(0.0, at_s - earlier.observed_at_s)
+                move = replace(move, ran_s=ran_s, image_digest=earlier.image_digest)
+                continue
+            unsent.append(earlier)
+        return replace(self, state=to, seq=move.seq, unsent=(*unsent, move))
 
     def acknowledged(self, seq: int) -> Entry:
-        """The entry once the server knows its moves up to `seq`."""
+        """Return the entry once the server knows its moves up to `seq`."""
         return replace(self, unsent=tuple(move for move in self.unsent if move.seq > seq))
 
 
 class Journal:
-    """The journal in a file, locked by one agent; JournalError if it is held or damaged.
+    """The journal in a file, locked by one agent.
 
-    `session_secret` proves to the server that a new session is the same agent's as the last;
-    `entries` are by assignment, `ends` the highest fences of those that are over and forgotten.
+    `session_secret` proves to the server that a new session is the same agent's as the last.
+    `entries`: by assignment. `ends`: highest fence of each assignment that is over and forgotten.
     """
 
     def __init__(self, path: Path) -> None:
+        """Lock and read the file. Raises JournalHeldError, and JournalError if it is damaged."""
         self._path = path
         self._lock = _locked(path.with_suffix(".lock"))
         self.session_secret = ""
@@ -135,6 +146,7 @@ class Journal:
         self.ends: OrderedDict[str, int] = OrderedDict()
         self._lines = 0
         self._size = 0
+        """Lines and bytes of the file; bytes after these are of a line that failed."""
         self.is_failing = False
         """True if the last write failed: such a node takes no new work."""
         try:
@@ -146,21 +158,22 @@ class Journal:
             raise
 
     def put(self, entry: Entry) -> None:
-        """Store an entry durably before acting on it; JournalError if the disk is full."""
+        """Store an entry durably, to act on it next. Raises JournalError if the disk is full."""
         self._append({"entry": to_json(entry)})
 
     def note(self, entry: Entry) -> None:
-        """Store what happened, not yet durably; on a full disk in memory only.
+        """Store an entry after an event, without waiting for the disk.
 
-        The next agent sees the run.
+        On a full disk it is stored in memory only; the next agent finds the event by the run.
         """
-        self._try({"entry": to_json(entry)})
+        self._append_or_remember({"entry": to_json(entry)})
 
     def forget(self, entry: Entry) -> None:
-        """Forget an assignment whose end the server knows, but for its fence."""
-        self._try({"end": entry.assignment, "fence": entry.fence})
+        """Forget an assignment whose end the server knows; its fence is kept."""
+        self._append_or_remember({"end": entry.assignment, "fence": entry.fence})
 
-    def _try(self, line: dict[str, Any], *, durable: bool = False) -> None:
+    def _append_or_remember(self, line: dict[str, Any], *, durable: bool = False) -> None:
+        """Append a line, on a full disk only make its change in memory."""
         try:
             self._append(line, durable=durable)
         except JournalError as error:
@@ -168,34 +181,35 @@ class Journal:
             self._change(line)()
 
     def is_writable(self) -> bool:
-        """True if the next entry can probably be written; failed writes are retried."""
+        """Return True if the last write worked; after a failed one, try another now."""
         if self.is_failing:
-            self._try({"secret": self.session_secret}, durable=True)
+            self._append_or_remember({"secret": self.session_secret}, durable=True)
         return not self.is_failing
 
     def close(self) -> None:
         os.close(self._lock)
 
     def _load(self) -> None:
-        raw = self._path.read_bytes() if self._path.exists() else b""
-        whole, _, torn = raw.rpartition(b"\n")
+        """Read the file, and cut off a torn last line. Raises JournalError."""
+        content = self._path.read_bytes() if self._path.exists() else b""
+        whole, _, torn = content.rpartition(b"\n")
         for number, line in enumerate(whole.splitlines(), 1):
             try:
-                self._recall(json.loads(line), number)
+                self._apply(json.loads(line), number)
             except (ValueError, TypeError) as error:
                 raise JournalError(
                     f"{self._path}, line {number}: {error}. Move the file away to begin anew."
                 ) from error
             self._lines = number
-        self._size = len(raw) - len(torn)
+        self._size = len(content) - len(torn)
         if torn:
             os.truncate(self._path, self._size)
 
-    def _recall(self, line: Any, number: int) -> None:
-        """Apply a line of the file; WireError or TypeError if it is none of a journal.
+    def _apply(self, line: Any, number: int) -> None:
+        """Make the change of a line of the file. Raises WireError or TypeError if it has none.
 
         An entry whose moves cannot be read counts as launched and not ended: its launch is never
-        repeated, what runs is adopted, and the runtime tells an end again.
+        repeated, its processes are adopted, and the runtime reports its end again.
         """
         try:
             self._change(line)()
@@ -208,7 +222,7 @@ class Journal:
             self.entries[entry.assignment] = replace(entry, state=S.RUNNING, launched=True)
 
     def _change(self, line: dict[str, Any]) -> Callable[[], None]:
-        """Return what makes the change that a line says; WireError if it cannot be read."""
+        """Return a function that makes the change of a line. Raises WireError for a bad line."""
         match line:
             case {"secret": str(secret)}:
                 return partial(setattr, self, "session_secret", secret)
@@ -221,6 +235,7 @@ class Journal:
                 raise WireError("", "is no line of a journal")
 
     def _end(self, assignment: str, fence: int) -> None:
+        """Remove an entry, and remember its fence."""
         entry = self.entries.get(assignment)
         if entry and entry.fence <= fence:
             del self.entries[assignment]
@@ -229,36 +244,44 @@ class Journal:
             self.ends.popitem(last=False)
 
     def _compacted(self) -> list[dict[str, Any]]:
-        ends = [{"end": assignment, "fence": fence} for assignment, fence in self.ends.items()]
-        return [
-            {"secret": self.session_secret},
-            *ends,
-            *({"entry": to_json(entry)} for entry in self.entries.values()),
-        ]
+        """Return the fewest lines that give the present state."""
+        lines: list[dict[str, Any]] = [{"secret": self.session_secret}]
+        for assignment, fence in self.ends.items():
+            lines.append({"end": assignment, "fence": fence})
+        for entry in self.entries.values():
+            lines.append({"entry": to_json(entry)})
+        return lines
 
     def _append(self, line: dict[str, Any], *, durable: bool = True) -> None:
-        change = self._change(line)  # a line that no agent could read must not be in the file
-        raw = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        """Append a line to the file, then make its change. Raises JournalError."""
+        # 1. Read it first: a line that no agent could read must not be in the file.
+        change = self._change(line)
+
+        # 2. Write it whole or not at all.
+        content = json.dumps(line, separators=(",", ":")).encode() + b"\n"
         try:
-            self._write(raw, durable)
+            self._write(content, durable)
         except OSError as error:
             self.is_failing = True
             with contextlib.suppress(OSError):
                 os.truncate(self._path, self._size)
             raise JournalError(f"{self._path} cannot be written: {error}") from error
+
+        # 3. Make its change.
         self.is_failing = False
-        self._size += len(raw)
+        self._size += len(content)
         self._lines += 1
         change()
         self._compact_if_long()
 
-    def _write(self, raw: bytes, durable: bool) -> None:
+    def _write(self, content: bytes, durable: bool) -> None:
+        """Append to the file; `durable`: wait for the disk. Raises OSError."""
         is_new = not self._path.exists()
         descriptor = os.open(
             self._path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600
         )
         try:
-            if os.write(descriptor, raw) != len(raw):
+            if os.write(descriptor, content) != len(content):
                 raise OSError("the disk is full")
             if durable:
                 os.fsync(descriptor)
@@ -268,17 +291,21 @@ class Journal:
             sync(self._path.parent)
 
     def _compact_if_long(self) -> None:
+        """Rewrite the file if most of its lines were replaced by later ones."""
         lines = self._compacted()
         if self._lines <= max(COMPACT_ABOVE_LINES, 4 * len(lines)):
             return
-        raw = b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in lines)
-        with contextlib.suppress(OSError):  # a full disk: the long file is as good
-            write_whole(self._path, raw, durable=True)
+        content = b""
+        for line in lines:
+            content += json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        with contextlib.suppress(OSError):  # on a full disk the long file is as good
+            write_whole(self._path, content, durable=True)
             self._lines = len(lines)
         self._size = self._path.stat().st_size
 
 
 def _locked(path: Path) -> int:
+    """Open and lock a file; return its descriptor. Raises JournalHeldError."""
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
 """The agent's log: one line an event to stderr, as text or as JSON, without secrets.
 
-From the name of a launch in a line (`lm-{assignment}-{fence}`) come the fields `assignment`,
-`fence` and `job` of a JSON line. Nothing but the standard library.
+The fields `assignment`, `fence` and `job` of a JSON line come from the name of a launch in its
+text, `lm-{assignment}-{fence}`.
 """
 
 import json
@@ -38,29 +38,34 @@ class Masker:
         return max((len(value) - 1 for value in self._values), default=0)
 
     def text(self, text: str) -> str:
-        """The text with `***` for every secret."""
+        """Return the text with `***` in place of every secret."""
+        masked = text
         for value in self._texts:
-            text = text.replace(value, MASK)
-        return text
+            masked = masked.replace(value, MASK)
+        return masked
 
     def piece(self, content: bytes) -> bytes:
-        """The bytes with all secrets covered by asterisks, overlapping ones too."""
+        """Return the bytes with all secrets covered by asterisks, overlapping ones too."""
         masked = bytearray(content)
         for value in self._values:
-            at = content.find(value)
-            while at >= 0:
-                end, following = at + len(value), content.find(value, at + 1)
-                if 0 < (step := following - at) < len(value):
-                    # it overlaps itself: each time by its last `step` bytes, for as long as it goes
+            start = content.find(value)
+            while start >= 0:
+                end = start + len(value)
+                next_start = content.find(value, start + 1)
+
+                # A secret such as "abab" may overlap itself, in "abababab". Then each repetition
+                # adds its last `step` bytes; cover them all at once, as there may be very many.
+                step = next_start - start
+                if 0 < step < len(value):
                     while content.startswith(value[-step:], end):
                         end += step
-                    following = content.find(value, end - len(value) + 1)
-                masked[at:end] = b"*" * (end - at)
-                at = following
+                    next_start = content.find(value, end - len(value) + 1)
+                masked[start:end] = b"*" * (end - start)
+                start = next_start
         return bytes(masked)
 
     def held_back(self, content: bytes) -> int:
-        """Number of final bytes that may begin a secret not yet fully written."""
+        """Return the number of final bytes that may begin a secret of which more is to come."""
         for length in range(min(self.reach, len(content)), 0, -1):
             tail = content[-length:]
             if any(len(value) > length and value.startswith(tail) for value in self._values):
@@ -69,87 +74,98 @@ class Masker:
 
 
 class LogContext:
-    """Facts of this process's node and launches, to be logged or masked."""
+    """Names and secrets that the log needs: of this process's node and its launches."""
 
     def __init__(self) -> None:
         self.node = ""
-        self._own: set[str] = set()
+        self._own_secrets: set[str] = set()
         self._launches: dict[str, LaunchSpec] = {}
         self._masker = Masker(())
 
-    def hide(self, *values: str) -> None:
-        """Show these of the agent's own secrets as `***` from now on."""
-        self._own.update(values)
-        self._renew()
+    def hide(self, *secrets: str) -> None:
+        """Show these secrets of the agent as `***` from now on."""
+        self._own_secrets.update(secrets)
+        self._update_masker()
 
     def take(self, spec: LaunchSpec) -> None:
-        """Lines about this launch name its job, and its secrets are shown as `***`."""
+        """Name the job in lines about this launch, and show its secrets as `***` from now on."""
         self._launches[spec.assignment] = spec
-        self._renew()
+        self._update_masker()
 
     def forget(self, assignment: str) -> None:
-        """The launch is over and told."""
+        """Forget a launch whose end has been reported."""
         if self._launches.pop(assignment, None):
-            self._renew()
+            self._update_masker()
 
     def mask(self, text: str) -> str:
-        """The text without any secret known here, and without bearer tokens of whomever."""
+        """Return the text without the known secrets, and without any bearer token."""
         return _BEARER.sub(rf"\1{MASK}", self._masker.text(text))
 
     def ids(self, message: str) -> dict[str, str | int]:
-        """The ids of what a message is about."""
-        ids: dict[str, str | int] = {"node": self.node} if self.node else {}
-        found = _RUN.search(message)
-        run = RunId.parse(found[0]) if found else None
+        """Return the fields of a JSON line for node, assignment, fence and job of a message."""
+        ids: dict[str, str | int] = {}
+        if self.node:
+            ids["node"] = self.node
+        name = _RUN.search(message)
+        run = RunId.parse(name[0]) if name else None
         if run:
-            ids |= {"assignment": run.assignment, "fence": run.fence}
+            ids["assignment"] = run.assignment
+            ids["fence"] = run.fence
             spec = self._launches.get(run.assignment)
-            ids |= {"job": spec.job} if spec else {}
+            if spec:
+                ids["job"] = spec.job
         return ids
 
-    def _renew(self) -> None:
-        launched = (value for spec in self._launches.values() for value in secrets_of(spec))
-        self._masker = Masker({*self._own, *launched})
+    def _update_masker(self) -> None:
+        secrets = set(self._own_secrets)
+        for spec in self._launches.values():
+            secrets.update(secrets_of(spec))
+        self._masker = Masker(secrets)
 
 
 def secrets_of(spec: LaunchSpec) -> tuple[str, ...]:
-    """Values of a specification that are never shown."""
-    tokens = (spec.gang_token, spec.script_token)
-    return (*spec.secrets.values(), *(token for token in tokens if token))
+    """Return the values of a specification that are never shown."""
+    secrets = list(spec.secrets.values())
+    for token in (spec.gang_token, spec.script_token):
+        if token:
+            secrets.append(token)
+    return tuple(secrets)
 
 
 log_context = LogContext()
-"""Of the one agent of this process."""
+"""Log context of this process's agent."""
 
 
 class Lines(logging.Formatter):
     """Turns a record into a line: `form` is "console" or "json"."""
 
-    def __init__(self, form: str, about: LogContext = log_context) -> None:
+    def __init__(self, form: str, context: LogContext = log_context) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
-        self._is_json, self._about = form == "json", about
+        self._is_json = form == "json"
+        self._context = context
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line without a final newline; a traceback follows on lines of its own."""
-        return self._json(record) if self._is_json else self._about.mask(super().format(record))
+        """Return the line without a final newline; as text, a traceback follows on own lines."""
+        if self._is_json:
+            return self._json(record)
+        return self._context.mask(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # logging's name
-        """One line, whatever a server or a job has put into it."""
+        """Return a single line, even if a server or a job has put line ends into it."""
         return super().formatMessage(record).translate(_ESCAPES)
 
     def _json(self, record: logging.LogRecord) -> str:
         message = record.getMessage()
+        time = datetime.fromtimestamp(record.created, UTC)
         fields = {
-            "timestamp": (
-                datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z")
-            ),
+            "timestamp": time.isoformat().replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "event": self._about.mask(message),
-            **self._about.ids(message),
+            "event": self._context.mask(message),
+            **self._context.ids(message),
         }
         if record.exc_info:
-            fields["exception"] = self._about.mask(self.formatException(record.exc_info))
+            fields["exception"] = self._context.mask(self.formatException(record.exc_info))
         return json.dumps(fields, ensure_ascii=False)
 
 

@@ -28,16 +28,23 @@ from loadmaster.protocol import Directives, ErrorCode, SessionRequest
 logger = logging.getLogger(__name__)
 
 LAST_PIECES = 20
+"""Most pieces of an ended run's output that are sent in a tick."""
+
 OOM_GRACE_S = 5.0
+"""Most seconds that a job gets to stop which holds too much memory."""
+
 POLL_PAUSE_S = 0.05
+"""Seconds between two polls for directives, when one was answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
     """Intervals of the loop in seconds.
 
-    Output ships every `ship_s`, and for so long in a tick. That of an ended run delays the report
-    of its end by `flush_s`, and ships for `linger_s`.
+    `tick_s`: between two ticks. `sample_s`: between two measurements of use. `ship_s`: between two
+    pieces of a run's output, and longest time in a tick for output of all runs. `flush_s`: longest
+    delay of the report of an end by output that is left to send; `linger_s`: longest time for which
+    such output is sent after the end. `long_poll_s`: longest wait for directives.
     """
 
     tick_s: float = 0.2
@@ -49,16 +56,21 @@ class Timing:
 
 
 class Agent:
-    """One node's agent; `tick` never waits for a job, `run` ticks until told to leave.
+    """Agent of one node. `tick` never waits for a job; `run` ticks until it is told to leave.
 
-    Raises from `tick` what no repetition cures: Unauthorized, WrongProtocol, and Duplicate.
+    `tick` raises the refusals after which no call can succeed: INCURABLE.
     """
 
     def __init__(
         self, parts: Parts, *, timing: Timing | None = None, jitter: random.Random | None = None
     ) -> None:
-        self._parts, self._client, self._timing = parts, parts.client, timing or Timing()
-        self._journal, self._runtime, self._clock = parts.journal, parts.runtime, parts.clock
+        # 1. The parts.
+        self._parts = parts
+        self._client = parts.client
+        self._journal = parts.journal
+        self._runtime = parts.runtime
+        self._clock = parts.clock
+        self._timing = timing or Timing()
         self._shipper = Shipper(self._client, self._runtime)
         self._sampler = Sampler(self._runtime, parts.devices, self._shipper, self._clock)
         self._sharing = Sharing(self._runtime, parts.devices)
@@ -67,33 +79,45 @@ class Agent:
             self._journal,
             self._clock,
             self._session_request,
-            lambda: self._sampler.devices(self._running()),
-            jitter,
-            self._runtime.trouble,
-            lambda: free_gb(parts.state_dir),
-            lambda: parts.devices.trouble,
+            samples=lambda: self._sampler.devices(self._running()),
+            jitter=jitter,
+            trouble=self._runtime.trouble,
+            disk_free_gb=lambda: free_gb(parts.state_dir),
+            gpu_trouble=lambda: parts.devices.trouble,
         )
         self._executor = Executor(parts, self._shipper, self.session, self._sharing.shares)
-        log_context.hide(self._journal.session_secret)
-        for entry in self._journal.entries.values():  # adopted from the agent before
-            if spec := self._runtime.spec(entry.run):
-                log_context.take(spec)
         self._backoff = Backoff(jitter=jitter)
         self._contained = Containment(AgentError)
-        self._since_s: dict[str, float] = {}
-        self._next_s: dict[str, float] = {}
+        self._process = uuid.uuid4().hex
+        """Id of this process: a copy of its state folder has another one."""
+
+        # 2. Hide secrets in the log: its own, and those of runs of the agent before.
+        log_context.hide(self._journal.session_secret)
+        for entry in self._journal.entries.values():
+            spec = self._runtime.spec(entry.run)
+            if spec:
+                log_context.take(spec)
+
+        # 3. State between ticks; all times are on the boot clock.
+        self._offered: set[str] = set()
+        """Devices with which the session was opened."""
+        self._waiting_since_s: dict[str, float] = {}
+        """Time since which an assignment waits for its lease, or a stray for its removal."""
+        self._next_sample_s = float("-inf")
         self._ended_s: dict[RunId, float] = {}
         self._shipped_s: dict[RunId, float] = {}
         self._ship_until_s = float("-inf")
+        """Time at which this tick sends no more output."""
+
+        # 4. Signals between threads.
         self._received: queue.SimpleQueue[Directives] = queue.SimpleQueue()
         self._woken = threading.Event()
         self._runtime.tell_ends(self._woken.set)
         self._left = threading.Event()
-        self._offered: set[str] = set()
-        self._process = uuid.uuid4().hex
 
     def tick(self) -> None:
-        """Do everything that is due."""
+        """Do everything for which it is time."""
+        # 1. Hear from the server.
         for entry in self._running():
             if entry.term_until_s is not None and self.session.epoch is not None:
                 self.session.ask_before(entry.term_until_s)
@@ -102,9 +126,13 @@ class Agent:
         while not self._received.empty():
             news = self._received.get()
             self.session.receive(news.directives, news.cursor)
+
+        # 2. Act. New assignments get their first lease at once, not a tick later, so act again.
         self._act()
-        self.session.maintain()  # whatever waits for its first lease gets it now, not a tick later
+        self.session.maintain()
         self._act()
+
+        # 3. Measure, and report.
         self._stop_greedy()
         self._report()
 
@@ -123,7 +151,7 @@ class Agent:
             self._left.set()
 
     def close(self) -> None:
-        """Release the journal, so that another agent may take over; jobs go on."""
+        """Close the journal, so that another agent may take over; jobs go on."""
         self._left.set()
         self._journal.close()
         self._runtime.close()
@@ -147,6 +175,7 @@ class Agent:
             self._woken.clear()
 
     def _session_request(self) -> SessionRequest:
+        """Return the request for a session with the devices of now."""
         devices = self._parts.devices.reports()
         self._offered = {device.uuid for device in devices}
         return SessionRequest(
@@ -164,7 +193,7 @@ class Agent:
         )
 
     def _offer_changed_devices(self) -> None:
-        """Open a new session if GPUs have appeared or gone: the server learns of them by it."""
+        """Open a new session if GPUs have appeared or gone, as only a session reports them."""
         uuids = {device.uuid for device in self._parts.devices.reports()}
         if self.session.epoch is not None and uuids != self._offered:
             logger.info("this machine has other GPUs now, so a new session is opened")
@@ -173,30 +202,41 @@ class Agent:
     def _running(self) -> list[Entry]:
         """Return entries whose processes run here."""
         entries = self._journal.entries.values()
-        return [e for e in entries if e.launched and not (e.held or e.has_ended)]
+        live = [entry for entry in entries if not entry.has_ended]
+        return [entry for entry in live if entry.launched and not entry.held]
 
     def _act(self) -> None:
+        """Carry out all actions that the present state asks for."""
         for action in reconcile(self._view()):
             self._do(action)
             if not isinstance(action, Renew):
                 self._keep_leases()
 
     def _do(self, action: Action) -> None:
+        """Carry out an action; the next reconciliation returns one that failed again."""
         run = action.run if hasattr(action, "run") else action.entry.run
-        with self._contained(run, type(action).__name__):  # the next reconciliation finds it again
+        with self._contained(run, type(action).__name__):
             self._executor.do(action)
 
     def _keep_leases(self) -> None:
-        """Beat if it is due, and renew leases: after each piece of work that may take long."""
+        """Send a heartbeat if it is time for one, and renew the guards' leases.
+
+        Called after each piece of work that may take long.
+        """
         if self.session.maintain(hurried=False):
             for action in reconcile(self._view()):
                 if isinstance(action, Renew):
                     self._do(action)
 
     def _view(self) -> View:
+        """Return the present state for `reconcile`."""
         now_s = self._clock.boot_s()
-        runs = {run: self._status(run) for run in self._runtime.list()}
-        runs |= {entry.run: self._held(entry, now_s) for entry in self._held_seats()}
+        runs = {}
+        for run in self._runtime.list():
+            runs[run] = self._status(run)
+        for entry in self._journal.entries.values():
+            if entry.held and not entry.has_ended:
+                runs[entry.run] = self._status_of_held(entry, now_s)
         return View(
             now_s=now_s,
             wall_s=self._clock.wall_s(),
@@ -205,13 +245,13 @@ class Agent:
             ends=dict(self._journal.ends),
             runs=runs,
             leases=dict(self.session.leases),
-            since_s=self._waiting_since(now_s, runs),
+            since_s=self._update_waits(now_s, runs),
             patience_s=max(self.session.intervals.lease_s, self.session.intervals.grace_s),
             accepting=not self._executor.is_leaving and self.session.epoch is not None,
         )
 
     def _status(self, run: RunId) -> RunStatus:
-        """Return a run's state; one that cannot be looked at counts as running.
+        """Return a run's state; one whose state cannot be read counts as running.
 
         So nothing is started, ended or removed by a guess, and leases and stops still reach it.
         """
@@ -219,36 +259,40 @@ class Agent:
             return self._runtime.poll(run)
         return RunStatus(RunState.RUNNING)
 
-    def _held_seats(self) -> list[Entry]:
-        entries = self._journal.entries.values()
-        return [entry for entry in entries if entry.held and not entry.has_ended]
-
-    def _held(self, entry: Entry, now_s: float) -> RunStatus:
-        boot_id, lease_until_s = self._parts.identity.boot_id, self.session.leases.get(entry.run)
+    def _status_of_held(self, entry: Entry, now_s: float) -> RunStatus:
+        """Return the state of a held seat."""
+        boot_id = self._parts.identity.boot_id
+        lease_until_s = self.session.leases.get(entry.run)
         return held.status_of(entry, boot_id, lease_until_s, now_s, self._clock.wall_s())
 
-    def _waiting_since(self, now_s: float, runs: dict[RunId, RunStatus]) -> dict[str, float]:
-        entries = self._journal.entries.values()
-        ours = {entry.run for entry in entries}
-        preparing = {run for run, status in runs.items() if status.state is RunState.PREPARING}
-        running = {run for run, status in runs.items() if status.state is RunState.RUNNING}
-        idle = [e for e in entries if not e.launched and not e.has_ended]
-        waiting = {entry.assignment for entry in idle if entry.run not in preparing}
-        strays = {run.name for run in running - ours}
-        self._since_s = {name: self._since_s.get(name, now_s) for name in waiting | strays}
-        return self._since_s
+    def _update_waits(self, now_s: float, runs: dict[RunId, RunStatus]) -> dict[str, float]:
+        """Return since when each assignment waits for its lease, and each stray runs.
 
-    def _is_time(self, what: str, every_s: float) -> bool:
-        now_s = self._clock.boot_s()
-        if now_s < self._next_s.get(what, float("-inf")):
-            return False
-        self._next_s[what] = now_s + every_s
-        return True
+        An assignment is named by its id, a stray by the name of its run.
+        """
+        # 1. Launches that are prepared and not started.
+        names = set()
+        entries = self._journal.entries.values()
+        for entry in entries:
+            status = runs.get(entry.run)
+            is_preparing = status is not None and status.state is RunState.PREPARING
+            if not entry.launched and not entry.has_ended and not is_preparing:
+                names.add(entry.assignment)
+
+        # 2. Strays.
+        known_runs = {entry.run for entry in entries}
+        for run, status in runs.items():
+            if status.state is RunState.RUNNING and run not in known_runs:
+                names.add(run.name)
+        self._waiting_since_s = {name: self._waiting_since_s.get(name, now_s) for name in names}
+        return self._waiting_since_s
 
     def _stop_greedy(self) -> None:
-        """Update shared paces, sample what runs, and stop what exceeds its memory."""
+        """Update shared paces, measure use, and stop runs that exceed their memory."""
         self._stop_for(StopBy.GPU_MEMORY, self._sharing.update_paces(self._running()))
-        if self._is_time("sample", self._timing.sample_s):
+        now_s = self._clock.boot_s()
+        if now_s >= self._next_sample_s:
+            self._next_sample_s = now_s + self._timing.sample_s
             self._stop_for(StopBy.OOM, self._sampler.sample(self._running(), self._keep_leases))
 
     def _stop_for(self, by: StopBy, entries: Iterable[Entry]) -> None:
@@ -257,11 +301,11 @@ class Agent:
                 self._executor.stop(entry, StopOrder(by, min(OOM_GRACE_S, entry.grace_s)))
 
     def _report(self) -> None:
-        """Tell the server of every move, in order; the end of a run after its output."""
+        """Send moves and output; the end of a run after its output."""
         if self.session.epoch is None:
             return
         self._ship_until_s = self._clock.boot_s() + self._timing.ship_s
-        for name in self._turns():
+        for name in self._order_of_reports():
             entry = self._journal.entries[name]
             with self._contained(entry.run, "its report"):
                 if entry.has_ended:
@@ -273,20 +317,28 @@ class Agent:
                         self._ship(entry, pieces=1)
             self._keep_leases()
 
-    def _turns(self) -> list[str]:
-        """Assignments in the order in which output ships: ended ones, then what waited longest."""
+    def _order_of_reports(self) -> list[str]:
+        """Return the assignments: ended ones first, and those first whose output waited longest."""
         entries = list(self._journal.entries.values())
         entries.sort(key=lambda entry: self._shipped_s.get(entry.run, float("-inf")))
-        return [e.assignment for e in sorted(entries, key=lambda entry: not entry.has_ended)]
+        entries.sort(key=lambda entry: not entry.has_ended)
+        return [entry.assignment for entry in entries]
 
     def _report_end(self, entry: Entry) -> None:
-        since_s = self._ended_s.setdefault(entry.run, self._clock.boot_s())
+        """Report the end of a run, and forget it once its output is sent too.
+
+        Output that cannot be sent delays the report by `flush_s`, and forgetting by `linger_s`.
+        """
+        # 1. Send all moves but the end, and output.
+        ended_s = self._ended_s.setdefault(entry.run, self._clock.boot_s())
         sent = self._send_moves(entry, but=entry.seq)
         has_turn = self._has_time_to_ship()
         shipped = self._ship(entry, pieces=LAST_PIECES)
-        waited_s = self._clock.boot_s() - since_s
+        waited_s = self._clock.boot_s() - ended_s
         if not sent or not (shipped or waited_s >= self._timing.flush_s):
             return
+
+        # 2. Send the end. With output left the entry stays, without the moves that were sent.
         done = shipped or (has_turn and waited_s >= self._timing.linger_s)
         if self._send_moves(self._journal.entries[entry.assignment], note=not done) and done:
             self._ended_s.pop(entry.run, None)
@@ -294,38 +346,47 @@ class Agent:
             self._executor.forget(entry)
 
     def _has_time_to_ship(self) -> bool:
+        """Return True if this tick still has time to send output."""
         return self._clock.boot_s() < self._ship_until_s
 
     def _ship(self, entry: Entry, pieces: int) -> bool:
-        """Ship at most so many pieces while the tick has time for it; True if nothing is left."""
+        """Send at most so many pieces of output while the tick has time for that.
+
+        Return True if nothing is left to send.
+        """
         if entry.held:
             return True
-        key, now_s = f"ship {entry.run.name}", self._clock.boot_s()
+        key = f"ship {entry.run.name}"
+        now_s = self._clock.boot_s()
         if not self._has_time_to_ship() or not self._backoff.is_due(key, now_s):
             return False
         self._shipped_s[entry.run] = now_s
-        done = False
+        is_done = False
         try:
-            with self._contained(entry.run, "shipping its output"):  # an end is told without it
-                done = any(self._ship_piece(entry) for _ in range(pieces))
+            with self._contained(entry.run, "shipping its output"):
+                for _ in range(pieces):
+                    is_done = self._ship_piece(entry)
+                    if is_done:
+                        break
         except AgentError as error:
             self._failed(key, error)
             return False
         self._backoff.succeeded(key)
-        return done
+        return is_done
 
     def _ship_piece(self, entry: Entry) -> bool:
+        """Send a piece of a run's output; return True if nothing is left to send."""
         epoch = self.session.epoch
         if epoch is None or not self._has_time_to_ship():
             return False
-        done = self._shipper.ship(entry.run, epoch, ended=entry.has_ended)
+        is_done = self._shipper.ship(entry.run, epoch, ended=entry.has_ended)
         self._keep_leases()
-        return done
+        return is_done
 
     def _send_moves(self, entry: Entry, but: int = 0, *, note: bool = True) -> bool:
-        """Send unsent moves, except number `but`; True if the server knows them all now.
+        """Send unsent moves, except number `but`; return True if the server knows them all now.
 
-        Without `note` they stay unsent in the journal, for an entry that is then forgotten.
+        Without `note` they stay unsent in the journal: the entry is forgotten next.
         """
         for move in entry.unsent:
             if move.seq == but:
@@ -338,7 +399,9 @@ class Agent:
         return True
 
     def _send(self, entry: Entry, move: Move) -> bool:
-        key, epoch = f"state {entry.run.name}", self.session.epoch
+        """Send a move; return True if the server has it, or does not want it."""
+        key = f"state {entry.run.name}"
+        epoch = self.session.epoch
         if epoch is None or not self._backoff.is_due(key, self._clock.boot_s()):
             return False
         report = move.report(epoch, entry.fence, entry.run.name)
@@ -354,7 +417,7 @@ class Agent:
         return True
 
     def _failed(self, key: str, error: AgentError) -> bool:
-        """Note a failure that may pass; raise one that cannot."""
+        """Note a failure that may pass, and return False; raise one that cannot."""
         if isinstance(error, INCURABLE):
             raise error
         if isinstance(error, Refused) and error.code == ErrorCode.STALE_EPOCH:
@@ -364,21 +427,27 @@ class Agent:
         return False
 
     def _poll(self) -> None:
-        """Poll for directives in a thread and wake the loop. Failures cost only latency."""
-        cursor = told = 0
+        """Wait for directives in a thread, and wake the loop. Failures cost only latency.
+
+        Heartbeats bring all directives; their cursor is that of the session.
+        """
+        cursor = 0
+        session_cursor = 0
         backoff = Backoff()
         while not self._left.is_set():
             news: Directives | None = None
             wait_s = self._timing.tick_s
             if self.session.epoch is not None:
-                if self.session.cursor < told:
+                # The session's cursor is lower than before if the server's clock was set back.
+                if self.session.cursor < session_cursor:
                     cursor = 0
-                told = self.session.cursor
-                since = max(cursor, told)
+                session_cursor = self.session.cursor
+                since = max(cursor, session_cursor)
                 try:
-                    news, wait_s = self._client.directives(since, self._timing.long_poll_s), 0.0
+                    news = self._client.directives(since, self._timing.long_poll_s)
+                    wait_s = 0.0
                     backoff.succeeded("poll")
-                # RuntimeError: the client was closed while the agent left
+                # RuntimeError: the client was closed while the agent left.
                 except (AgentError, RuntimeError) as error:
                     logger.debug("no directives: %s", error)
                     wait_s = backoff.failed("poll", self._clock.boot_s())

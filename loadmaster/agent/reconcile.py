@@ -1,7 +1,7 @@
-"""The next actions, from the server's directives, the journal, the runs and the time. Pure.
+"""Next actions of the agent from directives, the journal, the runs and the time. Pure.
 
-Wishes are repeated until done, and an action lost in a crash is found again: nothing here counts
-on having seen an event.
+They follow from the present state alone, not from events. So an action is returned again until it
+is done, also after a crash.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,15 +12,18 @@ from loadmaster.agent.runtimes.base import Exit, RunId, RunState, RunStatus, Sto
 from loadmaster.protocol import Directive, DirectiveAction, StopReason
 
 PROGRESS_STEP = 0.05
-"""Progress of a preparation that is worth reporting (a journal line and a call)."""
+"""Least progress of a preparation, as a fraction, that is worth a report."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """State at an instant; `_s` without `wall` is on the boot clock.
+    """State at an instant; times are on the boot clock, except `wall_s` (Unix seconds).
 
-    `directives` are the server's newest, `ends` the highest fences of assignments that are over,
-    `since_s` the begin of each assignment's or stray's wait, `patience_s` the longest such wait.
+    `directives`: the server's newest, by assignment. `entries`: those of the journal. `ends`:
+    highest fences of assignments that are over and forgotten. `runs`: states of all runs here.
+    `leases`: ends of the leases. `since_s`: start of an assignment's wait for its lease, and of a
+    stray's life since it was first seen. `patience_s`: longest such wait. `accepting`: new offers
+    are accepted.
     """
 
     now_s: float
@@ -52,7 +55,7 @@ class ReportPreparing:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Start the prepared run: its first lease is in hand."""
+    """Start a prepared run, which has its first lease."""
 
     entry: Entry
     lease_until_s: float
@@ -76,7 +79,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Tell the run its new term, which ends at that time of the server's, or not at all."""
+    """Tell the run its new term; `until_s`: its end by the server's clock, None: without end."""
 
     entry: Entry
     until_s: float | None
@@ -84,14 +87,14 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """A journaled launch with nothing running: prevent its start and settle its end."""
+    """Prevent the start of a launch that is in the journal but does not run, and note its end."""
 
     entry: Entry
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The run is over: journal the outcome and report it."""
+    """Note and report the outcome of a run that is over."""
 
     entry: Entry
     exit: Exit
@@ -123,9 +126,10 @@ Action = EntryAction | AcceptOffer | Renew | StopStray | RemoveStray
 
 
 def reconcile(view: View) -> list[Action]:
-    """Actions that bring what runs nearer to what is wanted, at most one per assignment.
+    """Return actions that bring the runs nearer to the server's directives.
 
-    Renewals come first: no run's lease waits for what is done for another one.
+    There is at most one for each assignment. Renewals come first, so that no lease waits for work
+    on another run.
     """
     actions: list[Action] = []
     for entry in view.entries.values():
@@ -137,6 +141,7 @@ def reconcile(view: View) -> list[Action]:
 
 
 def _offers(view: View) -> Iterator[Action]:
+    """Yield actions for offers, of which those of a launch that is over do not count."""
     for directive in view.directives.values():
         is_over = directive.fence <= view.ends.get(directive.id, 0)
         if is_over or directive.action is not DirectiveAction.START:
@@ -149,18 +154,20 @@ def _offers(view: View) -> Iterator[Action]:
 
 
 def _live(view: View, entry: Entry) -> Iterator[Action]:
+    """Yield the action for an assignment that has not ended."""
     status = view.runs.get(entry.run, RunStatus(RunState.ABSENT))
     if status.state is RunState.ENDED and status.exit:
         yield Finish(entry, status.exit)
     elif status.state is RunState.RUNNING:
         yield from _running(view, entry, status)
-    elif entry.launched:  # nothing can have been started, even if it seems to be preparing still
+    elif entry.launched:  # the agent has crashed between journal and start
         yield Settle(entry)
     else:
         yield from _waiting(view, entry, status)
 
 
 def _running(view: View, entry: Entry, status: RunStatus) -> Iterator[Action]:
+    """Yield the action for a run: stop it, renew its lease, or update its term."""
     lease_until_s = view.leases.get(entry.run)
     order = _stop_order(view, entry)
     is_stricter = entry.stop is StopBy.PREEMPT and order and order.by is StopBy.CANCEL
@@ -173,6 +180,7 @@ def _running(view: View, entry: Entry, status: RunStatus) -> Iterator[Action]:
 
 
 def _waiting(view: View, entry: Entry, status: RunStatus) -> Iterator[Action]:
+    """Yield the action for an assignment that has not been launched."""
     lease_until_s = view.leases.get(entry.run, float("-inf"))
     order = _stop_order(view, entry)
     if order:
@@ -189,7 +197,10 @@ def _waiting(view: View, entry: Entry, status: RunStatus) -> Iterator[Action]:
 
 
 def _stop_order(view: View, entry: Entry) -> StopOrder | None:
-    """Stops wanted by a directive for this fence or implied by a newer launch's offer."""
+    """Return the order to stop a run, if there is one.
+
+    A directive orders it, or offers a newer launch of the assignment: then this one is to end.
+    """
     directive = view.directives.get(entry.assignment)
     if directive is None or directive.fence < entry.fence:
         return None
@@ -198,10 +209,12 @@ def _stop_order(view: View, entry: Entry) -> StopOrder | None:
     if directive.action is not DirectiveAction.STOP:
         return None
     by = StopBy.CANCEL if directive.stop_reason is StopReason.CANCEL else StopBy.PREEMPT
-    return StopOrder(by, entry.grace_s if directive.grace_s is None else directive.grace_s)
+    grace_s = entry.grace_s if directive.grace_s is None else directive.grace_s
+    return StopOrder(by, grace_s)
 
 
 def _term_update(view: View, entry: Entry) -> Iterator[Action]:
+    """Yield an update if a directive changes the term."""
     directive = view.directives.get(entry.assignment)
     if (
         directive
@@ -217,9 +230,10 @@ def _never_started(view: View, by: StopBy | None, error: str) -> Exit:
 
 
 def _strays(view: View) -> Iterator[Action]:
-    ours = {entry.run for entry in view.entries.values()}
+    """Yield actions for runs that the journal does not know; one may run for `patience_s`."""
+    known_runs = {entry.run for entry in view.entries.values()}
     for run, status in view.runs.items():
-        if run in ours:
+        if run in known_runs:
             continue
         if status.state is not RunState.RUNNING:
             yield RemoveStray(run)

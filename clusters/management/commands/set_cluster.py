@@ -76,7 +76,11 @@ class Command(OperatorCommand):
         )
 
     def handle(self, *args: Any, name: str, **options: Any) -> None:
-        given = {k: options[k] for k in (*WORDS, *NUMBERS) if options[k] is not None}
+        # 1. The settings that were given.
+        given = {}
+        for field in (*WORDS, *NUMBERS):
+            if options[field] is not None:
+                given[field] = options[field]
         cluster = Cluster.objects.filter(name=name).first() or Cluster(name=name)
         other_currency = given.get("currency", cluster.currency) != cluster.currency
         if cluster.pk and other_currency and cluster.rounds.exists():
@@ -84,7 +88,11 @@ class Command(OperatorCommand):
                 "--currency: what was decided and billed stays in the currency it was in; make"
                 " another cluster"
             )
-        old = {field: getattr(cluster, field) for field in given} if cluster.pk else None
+
+        # 2. Check and save them.
+        old = None
+        if cluster.pk is not None:
+            old = {field: getattr(cluster, field) for field in given}
         for field, value in given.items():
             setattr(cluster, field, value)
         cluster.full_clean()
@@ -114,7 +122,7 @@ def _decimal(text: str) -> Decimal:
 
 
 def _save(cluster: Cluster, given: dict[str, Any]) -> None:
-    """Save only the given columns: the row also holds the lock of a running round."""
+    """Save a cluster; of a known one only the given columns, as its row holds a round's lock."""
     if cluster.pk is None:
         cluster.save()
     elif given:

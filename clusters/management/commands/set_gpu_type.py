@@ -36,22 +36,39 @@ class Command(OperatorCommand):
         add("--emulated", action="store_true", help="it is a pacing clock in place of hardware")
 
     def handle(self, *args: Any, name: str, emulated: bool, **options: Any) -> None:
-        kind = GpuType.objects.filter(name=name).first() or GpuType(name=name, emulated=emulated)
-        given = {figure: options[figure] for figure in FIGURES if options[figure] is not None}
-        missing = [f"--{f.replace('_', '-')}" for f in FIGURES if f not in given and f != PRICE]
-        if kind.pk is None and missing:
+        # 1. The figures that were given; a new type needs all but the price.
+        gpu_type = GpuType.objects.filter(name=name).first()
+        if gpu_type is None:
+            gpu_type = GpuType(name=name, emulated=emulated)
+        given = {}
+        missing = []
+        for figure in FIGURES:
+            if options[figure] is not None:
+                given[figure] = options[figure]
+            elif figure != PRICE:
+                missing.append(f"--{figure.replace('_', '-')}")
+        if gpu_type.pk is None and missing:
             raise CommandError(f"{name} is new: say {', '.join(missing)} too")
-        old = {figure: getattr(kind, figure) for figure in given} if kind.pk else None
+
+        # 2. Save them, with a round of each cluster that has such GPUs.
+        old = None
+        if gpu_type.pk is not None:
+            old = {figure: getattr(gpu_type, figure) for figure in given}
         for figure, value in given.items():
-            setattr(kind, figure, Decimal(str(value)) if figure == PRICE else value)
-        kind.full_clean()
+            setattr(gpu_type, figure, Decimal(str(value)) if figure == PRICE else value)
+        gpu_type.full_clean()
+        new = {figure: getattr(gpu_type, figure) for figure in given}
         with transaction.atomic():
-            kind.save()
+            gpu_type.save()
             action = "gpu_type.add" if old is None else "gpu_type.change"
-            record_values(action, kind, {name: getattr(kind, name) for name in given}, old)
-            costs_changed(Cluster.objects.filter(nodes__gpu_type=kind).distinct())
-        price = f", {float(kind.price_per_hour):g} an hour" if kind.price_per_hour else ""
+            record_values(action, gpu_type, new, old)
+            costs_changed(Cluster.objects.filter(nodes__gpu_type=gpu_type).distinct())
+
+        # 3. Show the type.
+        price = ""
+        if gpu_type.price_per_hour:
+            price = f", {float(gpu_type.price_per_hour):g} an hour"
         self.stdout.write(
-            f"{kind}: {kind.tflops:g} TFLOP/s, {kind.memory_gb:g} GB, {kind.idle_w:g} W idle,"
-            f" {kind.peak_w:g} W at work{price}"
+            f"{gpu_type}: {gpu_type.tflops:g} TFLOP/s, {gpu_type.memory_gb:g} GB,"
+            f" {gpu_type.idle_w:g} W idle, {gpu_type.peak_w:g} W at work{price}"
         )

@@ -64,11 +64,14 @@ class Command(OperatorCommand):
         series: Path | None,
         **options: Any,
     ) -> None:
+        # 1. Add a series.
         row = the_cluster(cluster)
         if series is not None:
             if price is not None or band or since:
                 raise CommandError("--series has its own prices and times: leave the others out")
             _add_series(row, series, options["name"])
+
+        # 2. Or add a price with its bands.
         if price is None and (band or since):
             raise CommandError(
                 "say the price of the other hours too: set_tariff CLUSTER PRICE --band ..."
@@ -81,29 +84,32 @@ class Command(OperatorCommand):
                 emissions_g_per_kwh=options["emissions_g"],
             )  # fmt: skip
             add_tariff(tariff, bands)
+
+        # 3. Show all versions.
         versions = row.tariffs.order_by("-effective_from", "-id").prefetch_related("bands")
         versions = versions.annotate(steps_count=Count("steps"))
         lines = [_line(version, ZoneInfo(row.timezone), row.currency) for version in versions]
         self.stdout.write("\n".join(lines) or "no tariff: energy costs nothing yet")
 
 
-def _line(row: EnergyTariff, zone: ZoneInfo, currency: str) -> str:
-    bands = "".join(
-        f"; days {b.days} {b.from_time:%H:%M}-{b.to_time:%H:%M} {b.price_per_kwh.normalize():f}"
-        for b in row.bands.all()
-    )
-    price = f"{row.default_price_per_kwh.normalize():f} {currency}/kWh"
-    if row.effective_until is not None:
-        until = row.effective_until.astimezone(zone)
-        count = row.steps_count  # type: ignore[attr-defined]  # annotated
+def _line(tariff: EnergyTariff, zone: ZoneInfo, currency: str) -> str:
+    """Return the line that shows a version of the prices."""
+    price = f"{tariff.default_price_per_kwh.normalize():f} {currency}/kWh"
+    if tariff.effective_until is not None:
+        until = tariff.effective_until.astimezone(zone)
+        count = tariff.steps_count  # type: ignore[attr-defined]  # annotated
         price = f"to {until:%Y-%m-%d %H:%M %Z}, {count} prices, mean {price}"
-    return (
-        f"from {row.effective_from.astimezone(zone):%Y-%m-%d %H:%M %Z}:"
-        f" {price}{bands}{f' ({row.name})' if row.name else ''}"
-    )
+    line = f"from {tariff.effective_from.astimezone(zone):%Y-%m-%d %H:%M %Z}: {price}"
+    for band in tariff.bands.all():
+        hours = f"{band.from_time:%H:%M}-{band.to_time:%H:%M}"
+        line += f"; days {band.days} {hours} {band.price_per_kwh.normalize():f}"
+    if tariff.name:
+        line += f" ({tariff.name})"
+    return line
 
 
 def _add_series(cluster: Cluster, path: Path, name: str) -> None:
+    """Add the series of a file. Raises CommandError."""
     try:
         text = decode(read_bytes(path, LARGEST_SERIES), any_encoding=True)
         add_series(cluster, text, name=name)
@@ -114,22 +120,29 @@ def _add_series(cluster: Cluster, path: Path, name: str) -> None:
 
 
 def _band(text: str) -> TariffBand:
+    """Read a band. Raises CommandError."""
+    words = text.split()
+    emissions_g = None
     try:
-        days, hours, price, *grams = text.split()
-        start, end = (time.fromisoformat(part) for part in hours.split("-"))
-        (emissions_g,) = map(float, grams) if grams else (None,)
+        if len(words) == 4:
+            emissions_g = float(words.pop())
+        days, hours, price = words
+        start, end = hours.split("-")
+        from_time = time.fromisoformat(start)
+        to_time = time.fromisoformat(end)
     except ValueError:
         raise CommandError(
             "--band: write 'DAYS FROM-TO PRICE [GRAMS]', as in '01234 08:00-20:00 0.24', not"
             f" {text!r}"
         ) from None
     return TariffBand(
-        days=days, from_time=start, to_time=end, price_per_kwh=_price("--band", price),
+        days=days, from_time=from_time, to_time=to_time, price_per_kwh=_price("--band", price),
         emissions_g_per_kwh=emissions_g,
     )  # fmt: skip
 
 
 def _price(option: str, text: str) -> Decimal:
+    """Read a price. Raises CommandError."""
     try:
         return Decimal(text)
     except InvalidOperation:

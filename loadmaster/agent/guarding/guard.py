@@ -1,7 +1,7 @@
 """The lease guard: the parent of one job; outlives the agent, stops the job at its lease's end.
 
 Run as a file (`python -I -S guard.py RUN_DIR`, with its other modules beside it) with the standard
-library alone, as the subreaper of whatever the job starts. It shares RUN_DIR with the agent:
+library alone, as the subreaper of all processes of the job. It shares RUN_DIR with the agent:
 - `launch.json` (read once, then removed, for it holds secrets): argv, environment, cwd, grace_s,
   boot_id, walltime_s, deadline_s (CLOCK_BOOTTIME; null: none), signal {number, before_s, to} before
   them, outputs (files by stream), log_ends (bytes of head and tail that are kept of a long one),
@@ -14,6 +14,8 @@ library alone, as the subreaper of whatever the job starts. It shares RUN_DIR wi
 - `job.json`: the job's process; `stdout.log`, `stderr.log`; `exit.json`: how it ended.
 The job writes its output to pipes, which the guard empties: a full disk loses output, not the job.
 """
+
+from __future__ import annotations  # containers may have Python 3.9
 
 import contextlib
 import ctypes
@@ -38,28 +40,46 @@ else:
     from loadmaster.agent.guarding.guard_output import Output, open_named
 
 POLL_S = 0.1
+"""Longest time in seconds between two looks at lease, orders and processes."""
+
 EXIT_FILE_SIZE = 2048
+"""Bytes of `exit.json`, padded with spaces so that its room can be reserved."""
+
 REAPED_AT_ONCE = 1000
+"""Most ended processes that are reaped before the next look at lease and orders."""
+
 FREEZES = range(2, 20)
-"""Kills during which all of a user's processes stand still: not for ever, if one cannot end."""
+"""Rounds of killing in which all processes of the job's user are stopped first.
+
+Later rounds do without: a process that cannot end must not stop the user's other jobs for ever.
+"""
+
 STUCK_S = 20.0
+"""Seconds after which processes that do not end are named in the guard's log."""
+
 ALREADY_LAUNCHED = 17
+"""Exit code of a guard whose launch has another owner."""
+
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
+"""Operations of prctl(2)."""
+
 CGROUP_OOM_FILES = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 """Files with the number of processes killed for memory: cgroup version 2, version 1."""
+
 LIBC = ctypes.CDLL(None)
 WOKEN_BY = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+"""Signals for which the guard waits; all but SIGCHLD order it to stop the job."""
 
 
 def boot_s() -> float:
-    """Seconds since the machine's start, suspends included."""
+    """Return the seconds since the machine's start, suspends included."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def own(folder: Path) -> int | None:
-    """Descriptor of the locked `guard.pid` created here, or None if the launch has an owner."""
+    """Create and lock `guard.pid`; return its descriptor, None if the launch has an owner."""
     try:
         descriptor = os.open(
             folder / "guard.pid", os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600
@@ -67,17 +87,17 @@ def own(folder: Path) -> int | None:
     except FileExistsError:
         return None
     fcntl.flock(descriptor, fcntl.LOCK_EX)  # an agent that looks holds it for a moment only
-    if (folder / "exit.json").exists():
+    if (folder / "exit.json").exists():  # the agent has settled the launch meanwhile
         return None
     owner = {"pid": os.getpid(), "started_ticks": processes.started_ticks("self")}
-    with contextlib.suppress(OSError):  # on a full disk the lock alone says that it lives
+    with contextlib.suppress(OSError):  # on a full disk the lock alone shows that the guard lives
         os.write(descriptor, json.dumps(owner).encode())
         os.fsync(descriptor)
     return descriptor
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """The object in a file, or None if there is none to be read."""
+    """Return the JSON object in a file, None if it is missing or unreadable."""
     try:
         data = json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -103,6 +123,7 @@ def write_exit(folder: Path, result: dict[str, Any]) -> None:
 
 
 def _write_durably(path: Path, content: bytes, flags: int = 0) -> None:
+    """Write a file and wait for the disk. Raises OSError. `flags`: more flags of open(2)."""
     descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | flags, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
@@ -111,7 +132,10 @@ def _write_durably(path: Path, content: bytes, flags: int = 0) -> None:
 
 
 def oom_kills(paths: tuple[str, ...] = ("/proc/vmstat",)) -> int:
-    """Processes killed for memory so far; 0 if no file tells."""
+    """Return the number of processes killed for memory so far, from the first file that has it.
+
+    0 if none has it.
+    """
     for path in paths:
         with contextlib.suppress(OSError, ValueError, IndexError):
             for line in Path(path).read_text().splitlines():
@@ -121,7 +145,10 @@ def oom_kills(paths: tuple[str, ...] = ("/proc/vmstat",)) -> int:
 
 
 class Lease:
-    """The newest readable lease; a file that is gone or torn leaves what was last understood."""
+    """Lease of the job, read from its file; if that is missing or torn, the last one that was read.
+
+    A lease of another boot does not count.
+    """
 
     def __init__(self, path: Path, boot_id: str) -> None:
         self._path = path
@@ -129,6 +156,7 @@ class Lease:
         self._deadline_s = -inf
 
     def deadline_s(self) -> float:
+        """Return the lease's end on the boot clock; -inf before a lease was read."""
         data = read_json(self._path)
         if data and data.get("boot_id") == self._boot_id:
             self._deadline_s = float(data.get("deadline_s", self._deadline_s))
@@ -136,32 +164,35 @@ class Lease:
 
 
 class Stopping:
-    """Author of a stop, and times of SIGTERM and SIGKILL; the earliest of all orders holds."""
+    """Author of a stop, and times of SIGTERM and SIGKILL: the earliest ones of all orders.
+
+    Times are on the boot clock, inf without an order.
+    """
 
     def __init__(self, folder: Path, lease: Lease, grace_s: float) -> None:
         self._stop_file = folder / "stop.json"
         self._lease = lease
         self._grace_s = grace_s
         self.by: str | None = None
-        """The first order's author, or that of one which came later and was stricter."""
+        """Author of the order with the earliest SIGKILL; of equal ones the first."""
         self.term_at_s = inf
         self.kill_at_s = inf
         self.limits_s: dict[str, float] = {}
         """Moments at which a limit of the job itself ends it, by the limit's name."""
 
     def look(self, now_s: float) -> None:
-        """Take in the agent's order and the lease's end."""
+        """Read the agent's order, and order a stop if the lease or a limit is over."""
         order = read_json(self._stop_file)
         if order:
-            self.order(
-                str(order.get("by", "cancel")), float(order["term_at_s"]), float(order["kill_at_s"])
-            )
+            by = str(order.get("by", "cancel"))
+            self.order(by, float(order["term_at_s"]), float(order["kill_at_s"]))
         ends = {"lease": self._lease.deadline_s(), **self.limits_s}
         for by, end_s in ends.items():
             if now_s >= end_s:
                 self.order(by, end_s, end_s + self._grace_s)
 
     def order(self, by: str, term_at_s: float, kill_at_s: float) -> None:
+        """Add an order. A later one can only shorten the job's time."""
         if self.by is None or kill_at_s < self.kill_at_s:
             self.by = by
         self.term_at_s = min(self.term_at_s, term_at_s)
@@ -169,9 +200,10 @@ class Stopping:
 
 
 class Guard:
-    """Starts the job, waits for its end, and makes that end come when it is due."""
+    """Starts a job, waits for its end, and ends it at its lease's end, its limits or an order."""
 
     def __init__(self, folder: Path) -> None:
+        """Read `launch.json` in the run's folder. Raises ValueError if that cannot be read."""
         launch = read_json(folder / "launch.json")
         if launch is None:
             raise ValueError(f"{folder / 'launch.json'} cannot be read")
@@ -181,18 +213,26 @@ class Guard:
         orders = Path(launch.get("orders", folder))
         self._lease = Lease(orders / "lease.json", str(launch["boot_id"]))
         self._stopping = Stopping(orders, self._lease, self._grace_s)
-        self._job, self._warn_at_s = 0, inf
+        self._job = 0
+        """Pid of the process that the guard starts: the job's first one, or bubblewrap's."""
         self._status: int | None = None
+        """Its wait status, None while it runs."""
         self._first_status: int | None = None
-        """Wait status of the first process in a sandbox that had to be ended."""
+        """Wait status of the job's first process, in a sandbox that the guard had to end."""
+        self._warn_at_s = inf
+        """Time of the signal before the end, on the boot clock."""
         self._outputs: list[Output] = []
         self._sandbox: processes.Sandbox | None = None
-        self._termed = self._killed = False
+        self._termed = False
+        self._killed = False
 
     def run(self) -> dict[str, Any]:
-        """The job's whole life; what `exit.json` is to say."""
+        """Start the job and wait for its end; return the content of `exit.json`."""
+        # 1. The launch holds secrets, and is in memory now.
         for name in ("launch.json", "launch.sh"):
             (self._folder / name).unlink(missing_ok=True)
+
+        # 2. Start the job, unless its lease has run out.
         if boot_s() >= self._lease.deadline_s():
             error = "the lease had run out before the job was started"
             return {"started": False, "stopped_by": "lease", "error": error}
@@ -203,63 +243,98 @@ class Guard:
         except (OSError, subprocess.SubprocessError, ValueError) as error:
             text = f"the command cannot be started: {error}"
             return {"started": False, "stopped_by": None, "error": text}
-        self._stopping.limits_s = limits_s = self._limits_s()
-        if wanted := self._launch.get("signal"):
-            self._warn_at_s = min(limits_s.values(), default=inf) - wanted["before_s"]
+
+        # 3. Its limits count from here, and so does the signal before them.
+        self._stopping.limits_s = self._limits_s()
+        warning = self._launch.get("signal")
+        if warning:
+            first_end_s = min(self._stopping.limits_s.values(), default=inf)
+            self._warn_at_s = first_end_s - warning["before_s"]
+
+        # 4. Watch it until it ends, and end the processes that it leaves.
         while self._status is None:
             self._watch()
         self._sweep()
-        if (user := self._launch.get("user")) is not None and not self._sandbox:
+
+        # 5. Free its shared memory, and write the last of its output. A sandbox frees its own.
+        user = self._launch.get("user")
+        if user is not None and not self._sandbox:
             processes.free_memory(user)
         for output in self._outputs:
             output.end()
         return self._result(oom=oom_kills(counters) > killed_before)
 
     def _limits_s(self) -> dict[str, float]:
-        """The job's own limits on the boot clock, from its start."""
-        walltime_s, deadline_s = self._launch.get("walltime_s"), self._launch.get("deadline_s")
-        limits_s = {} if walltime_s is None else {"walltime": boot_s() + float(walltime_s)}
-        return limits_s if deadline_s is None else {**limits_s, "deadline": float(deadline_s)}
+        """Return the ends of a job that starts now, on the boot clock, by the limit's name."""
+        limits_s = {}
+        walltime_s = self._launch.get("walltime_s")
+        if walltime_s is not None:
+            limits_s["walltime"] = boot_s() + float(walltime_s)
+        deadline_s = self._launch.get("deadline_s")
+        if deadline_s is not None:
+            limits_s["deadline"] = float(deadline_s)
+        return limits_s
 
     def _spawn(self) -> int:
+        """Start the job, or bubblewrap with the job in it, and return the pid of that process.
+
+        Raises OSError, ValueError or SubprocessError.
+        """
+        # 1. The command. In a container the job also gets the variables of the image.
         launch = self._launch
-        inherited = dict(os.environ) if launch.get("container") else {}
-        command: dict[str, Any] = {"args": launch["argv"], "cwd": launch["cwd"]}
-        command["env"] = {**inherited, **launch["environment"]}
-        if asked := launch.get("sandbox"):
-            box = self._sandbox = processes.Sandbox(
-                asked["program"], asked["words"], command["env"]
-            )
-            argv = [*box.command, "--", *launch["argv"]]
-            command |= {"args": argv, "cwd": "/", "env": {}, "pass_fds": box.passed}
+        arguments = launch["argv"]
+        cwd = launch["cwd"]
+        environment = dict(launch["environment"])
+        if launch.get("container"):
+            environment = {**os.environ, **environment}
+        passed: tuple[int, ...] = ()
+
+        # 2. In a sandbox bubblewrap gives the job its folder and its variables.
+        sandbox = launch.get("sandbox")
+        if sandbox:
+            self._sandbox = processes.Sandbox(sandbox["program"], sandbox["words"], environment)
+            arguments = [*self._sandbox.command, "--", *arguments]
+            cwd = "/"
+            environment = {}
+            passed = self._sandbox.passed
+
+        # 3. Start it as the job's user, with its output to files or pipes.
         become_job = functools.partial(_become_job, self._most_processes())
         with contextlib.ExitStack() as opened:
-            out, err = self._streams(opened)
+            stdout, stderr = self._streams(opened)
             job = subprocess.Popen(
-                **command,
+                arguments,
+                cwd=cwd,
+                env=environment,
+                pass_fds=passed,
                 **_as_user(launch),
                 stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
+                stdout=stdout,
+                stderr=stderr,
                 start_new_session=True,
                 preexec_fn=become_job,
             )
+        job.returncode = 0  # it is reaped by `_reap`, as are the other processes of the job
         if self._sandbox:
             self._sandbox.begin(job.pid, launch.get("most_processes"), launch.get("user"))
         for output in self._outputs:
             output.begin()
-        times = {"started_ticks": processes.started_ticks(job.pid), "started_at_s": time.time()}
-        described = {"pid": job.pid, **times}
+
+        # 4. Tell the agent of it.
+        description = {
+            "pid": job.pid,
+            "started_ticks": processes.started_ticks(job.pid),
+            "started_at_s": time.time(),
+        }
         with contextlib.suppress(OSError):  # on a full disk the job runs all the same
-            (self._folder / "job.tmp").write_text(json.dumps(described))
+            (self._folder / "job.tmp").write_text(json.dumps(description))
             (self._folder / "job.tmp").replace(self._folder / "job.json")
-        job.returncode = 0  # it is reaped by `_reap`, with whatever else it leaves behind
         return job.pid
 
     def _most_processes(self) -> int | None:
-        """Limit by the job's user, whose other processes count too; None in a sandbox or without.
+        """Return the limit of processes for the job's user; None without one, or in a sandbox.
 
-        A sandbox has a limit of its own.
+        The user's other processes count too, so they are added. A sandbox has a limit of its own.
         """
         most: int | None = self._launch.get("most_processes")
         if most is None or self._sandbox:
@@ -269,14 +344,19 @@ class Guard:
         return most + others
 
     def _streams(self, opened: contextlib.ExitStack) -> tuple[Any, Any]:
-        """Open the job's own files, or pipes to the folder's; errors go to its own output."""
-        named = self._launch.get("outputs", {})
-        files = {name: opened.enter_context(open_named(path)) for name, path in named.items()}
+        """Return stdout and stderr of the job: files that it names, or pipes to the run's folder.
+
+        If it names a file for stdout alone, stderr goes there too.
+        """
+        files: dict[str, BinaryIO] = {}
+        for name, path in self._launch.get("outputs", {}).items():
+            files[name] = opened.enter_context(open_named(path))
         if set(files) == {"stdout"}:
             files["stderr"] = files["stdout"]
         return self._stream("stdout", files), self._stream("stderr", files)
 
     def _stream(self, name: str, files: dict[str, BinaryIO]) -> Any:
+        """Return the job's file for a stream, or else the write end of a new pipe."""
         if name in files:
             return files[name]
         head, tail = self._launch.get("log_ends", (0, 0))
@@ -284,26 +364,33 @@ class Guard:
         return self._outputs[-1].sink
 
     def _watch(self) -> None:
-        woken = signal.sigtimedwait(WOKEN_BY, POLL_S)
+        """Wait for a signal for at most POLL_S, then do what the job's state asks for."""
+        # 1. A signal to the guard is an order to stop.
+        received = signal.sigtimedwait(WOKEN_BY, POLL_S)
         now_s = boot_s()
-        if woken and woken.si_signo != signal.SIGCHLD:
+        if received and received.si_signo != signal.SIGCHLD:
             self._stopping.order("signal", now_s, now_s + self._grace_s)
+
+        # 2. A sandbox ends with the job's first process.
         if self._sandbox:
             self._sandbox.let_go(now_s)
             if self._first_status is None and self._sandbox.outlives_job(now_s):
                 self._end_sandbox(self._sandbox)
+
+        # 3. Carry out orders to stop if the job still runs.
         self._reap()
         self._stopping.look(now_s)
         if self._status is None:
             self._enforce(now_s)
 
-    def _end_sandbox(self, box: processes.Sandbox) -> None:
+    def _end_sandbox(self, sandbox: processes.Sandbox) -> None:
         """End a sandbox whose process 1 does not end with the job's first process."""
-        status = box.first_status()
+        status = sandbox.first_status()
         self._first_status = int(signal.SIGKILL) if status is None else status
-        processes.signal_all([box.init() or self._job, self._job], signal.SIGKILL)
+        processes.signal_all([sandbox.init() or self._job, self._job], signal.SIGKILL)
 
     def _enforce(self, now_s: float) -> None:
+        """Send SIGKILL, SIGTERM or the signal before the end, if it is time for it."""
         if now_s >= self._stopping.kill_at_s:
             self._killed = True
             processes.signal_all([self._job, *processes.descendants(os.getpid())], signal.SIGKILL)
@@ -311,12 +398,17 @@ class Guard:
             self._termed = True
             self._terminate()
         elif now_s >= self._warn_at_s and not self._termed:
-            self._warn_at_s, wanted = inf, self._launch["signal"]
-            processes.signal_all(self._receivers(wanted["to"]), wanted["number"])
+            self._warn_at_s = inf
+            warning = self._launch["signal"]
+            processes.signal_all(self._receivers(warning["to"]), warning["number"])
 
     def _terminate(self) -> None:
-        """Send SIGTERM to the job's process group, but not to bubblewrap: its end is the job's."""
-        if self._sandbox and (inside := self._processes()):
+        """Send SIGTERM to the job's process group.
+
+        Bubblewrap does not get it: all processes in the sandbox would end with it.
+        """
+        inside = self._processes() if self._sandbox else []
+        if self._sandbox and inside:
             self._sandbox.hold(self._job)
             processes.signal_all(processes.in_group(inside, self._job) or inside, signal.SIGTERM)
             return
@@ -324,21 +416,23 @@ class Guard:
             os.killpg(self._job, signal.SIGTERM)
 
     def _processes(self) -> list[int]:
-        """Every process of the job, without the guard's and bubblewrap's own."""
-        box = self._sandbox
-        found: list[int] = box.processes() if box else processes.descendants(os.getpid())
-        return found
+        """Return the pids of all processes of the job, bubblewrap's left out."""
+        sandbox = self._sandbox
+        pids: list[int] = sandbox.processes() if sandbox else processes.descendants(os.getpid())
+        return pids
 
     def _receivers(self, to: str) -> list[int]:
-        """Processes that get the signal before the end."""
+        """Return the pids that get the signal before the end: of the first, the steps, or all."""
         if to == "first":
             return self._processes()[:1] if self._sandbox else [self._job]
-        return [pid for pid in self._processes() if to == "all" or processes.is_of_step(pid)]
+        if to == "all":
+            return self._processes()
+        return [pid for pid in self._processes() if processes.is_of_step(pid)]
 
     def _reap(self) -> bool:
-        """Reap what has ended; True if processes are left, as orphans become children of it."""
+        """Reap ended children; return True if others are left. Orphans of the job become such."""
         try:
-            for _ in range(REAPED_AT_ONCE):  # a job that forks on keeps it from nothing else
+            for _ in range(REAPED_AT_ONCE):
                 pid, status = os.waitpid(-1, os.WNOHANG)
                 if pid == 0:
                     break
@@ -350,22 +444,32 @@ class Guard:
 
     def _sweep(self) -> None:
         """End all processes of the job: SIGTERM, a pause, then SIGKILL until no child is left."""
-        begun_s, kills, tell_s = boot_s(), 0, STUCK_S
+        # 1. SIGTERM, if anything is left.
+        begun_s = boot_s()
         if self._reap():
             processes.signal_all(processes.descendants(os.getpid()), signal.SIGTERM)
+
+        # 2. SIGKILL after LEFT_S, again and again, as a process may fork meanwhile.
+        kills = 0
+        log_after_s = STUCK_S
         while self._reap():
             waited_s = boot_s() - begun_s
             if self._killed or waited_s >= processes.LEFT_S:
-                freeze = not self._sandbox and kills in FREEZES
-                processes.kill_below(os.getpid(), self._launch.get("user") if freeze else None)
+                user = None
+                if not self._sandbox and kills in FREEZES:
+                    user = self._launch.get("user")
+                processes.kill_below(os.getpid(), user)
                 kills += 1
-            if waited_s >= tell_s:
-                left, tell_s = processes.descendants(os.getpid()), inf
+            if waited_s >= log_after_s:
+                log_after_s = inf
+                left = processes.descendants(os.getpid())
                 with contextlib.suppress(OSError):
                     print(f"processes do not end, so their run goes on: {left}", file=sys.stderr)
             signal.sigtimedwait({signal.SIGCHLD}, POLL_S)
 
     def _result(self, *, oom: bool) -> dict[str, Any]:
+        """Return the content of `exit.json`. `oom`: the kernel killed a process for memory."""
+        # 1. The exit code; the error of a sandbox in which the job never ran.
         code = os.waitstatus_to_exitcode(self._status or 0)
         if self._first_status is not None:
             code = os.waitstatus_to_exitcode(self._first_status)
@@ -373,6 +477,8 @@ class Guard:
             problem = self._sandbox.problem(code, self._folder / "stderr.log")
             if problem:
                 return {"started": False, "stopped_by": None, "error": problem}
+
+        # 2. The author of its stop.
         by = self._stopping.by
         if by in self._stopping.limits_s and not self._termed:
             by = None  # it ended by itself in the moment in which its time was over
@@ -389,7 +495,7 @@ class Guard:
 
 
 def _as_user(launch: dict[str, Any]) -> dict[str, Any]:
-    """Arguments by which a job runs as a user of its own, if the launch names one."""
+    """Return the arguments of Popen for the user that the launch names; none without one."""
     user = launch.get("user")
     if user is None:
         return {}
@@ -397,7 +503,10 @@ def _as_user(launch: dict[str, Any]) -> dict[str, Any]:
 
 
 def _become_job(most_processes: int | None) -> None:
-    """In the child: die with the guard, take signals, and be the first victim of OOM."""
+    """Prepare the child before its program starts: it dies with the guard and receives signals.
+
+    If the node runs out of memory, the kernel kills it first.
+    """
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     LIBC.prctl(PR_SET_DUMPABLE, 1)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, WOKEN_BY)
@@ -408,9 +517,9 @@ def _become_job(most_processes: int | None) -> None:
 
 
 def main(folder: Path) -> int:
-    """Guard the launch in `folder` from its start to its end."""
-    owned = own(folder)
-    if owned is None:
+    """Guard the launch in `folder` from its start to its end; return the guard's exit code."""
+    descriptor = own(folder)  # its lock lasts as long as the process
+    if descriptor is None:
         return ALREADY_LAUNCHED
     signal.pthread_sigmask(signal.SIG_BLOCK, WOKEN_BY)
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)

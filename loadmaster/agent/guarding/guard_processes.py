@@ -5,6 +5,8 @@ every user can read a command line, and in bubblewrap's own environment LD_PRELO
 the sandbox.
 """
 
+from __future__ import annotations  # containers may have Python 3.9
+
 import contextlib
 import ctypes
 import json

@@ -15,27 +15,35 @@ from loadmaster.agent.guarding import guard
 
 
 def serve() -> int:
-    """Fork a guard for every folder that stdin names, until it ends. The guards go on."""
+    """Fork a guard for every folder that stdin names, until stdin ends. The guards go on."""
     guard.LIBC.prctl(guard.PR_SET_DUMPABLE, 0)  # no job may trace and so stop it either
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps guards
     for line in sys.stdin.buffer:
         pid = os.fork()
         if pid == 0:
-            os._exit(_forked(Path(json.loads(line))))
+            os._exit(_guard(Path(json.loads(line))))
         os.write(1, b"%d\n" % pid)
     return 0
 
 
-def _forked(folder: Path) -> int:
-    """In the child: guard the launch as a process with a session and a log of its own."""
+def _guard(folder: Path) -> int:
+    """Guard a launch in the forked process, with a session and a log of its own.
+
+    Return the exit code of the process.
+    """
     try:
+        # 1. Become independent of the process that forked this one, except for its stdout.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()
-        answers, log = os.dup(1), _log(folder)
-        for new, old in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
-            os.dup2(new, old)
+        answers = os.dup(1)
+        log = _open_log(folder)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+
+        # 2. Guard the launch, then tell the agent that it has ended.
         code = guard.main(folder)
-        with contextlib.suppress(OSError):  # the agent that would be told is gone
+        with contextlib.suppress(OSError):  # that agent is gone
             os.write(answers, b"\n")
         return code
     except BaseException:  # it must not return into the loop of `serve`
@@ -43,7 +51,8 @@ def _forked(folder: Path) -> int:
         return 1
 
 
-def _log(folder: Path) -> int:
+def _open_log(folder: Path) -> int:
+    """Open the guard's log in the run's folder and return the descriptor."""
     try:
         return os.open(folder / "guard.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     except OSError:  # a full disk

@@ -1,4 +1,4 @@
-"""The interface between agent and runtimes."""
+"""Interface between the agent and its runtimes."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class LaunchError(Exception):
 
 @dataclass(frozen=True, slots=True, order=True)
 class RunId:
-    """One launch: an assignment and its fence. There is never a second launch of the same one."""
+    """Id of a launch: an assignment and its fence. No id is launched twice."""
 
     assignment: str
     fence: int
 
     @property
     def name(self) -> str:
-        """The launch's name in folders and containers, `lm-{assignment}-{fence}`."""
+        """Name of the launch's folder and container, `lm-{assignment}-{fence}`."""
         return f"lm-{self.assignment}-{self.fence}"
 
     @classmethod
     def parse(cls, name: str) -> RunId | None:
-        """The launch of that name, or None if it is not one of ours."""
+        """Return the launch with this name; None if it is not the name of a launch."""
         assignment, _, fence = name.removeprefix("lm-").rpartition("-")
         if not name.startswith("lm-") or not fence.isdigit() or not is_safe_id(assignment):
             return None
@@ -45,7 +45,7 @@ class RunId:
 
 
 def is_safe_id(text: str) -> bool:
-    """Return True if an id may become a part of a file's name."""
+    """Return True if an id may be used as a part of a file's name."""
     return bool(_SAFE_ID.fullmatch(text))
 
 
@@ -64,7 +64,11 @@ class StopBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StopOrder:
-    """PREEMPT: term file, SIGTERM after half the grace; others: SIGTERM. Then SIGKILL."""
+    """Order to stop a run: SIGTERM, and SIGKILL after `grace_s`.
+
+    A job that is pre-empted learns of it from its term file first, and gets SIGTERM after half of
+    the grace.
+    """
 
     by: StopBy
     grace_s: float
@@ -82,7 +86,7 @@ class Term:
 class Warned:
     """Signal that a run gets `before_s` before its end.
 
-    `to` is its `first` process, its `steps` (what a script starts by `srun`), or `all` of it.
+    `to`: `first` (its first process), `steps` (those that a script started by `srun`), or `all`.
     """
 
     number: int
@@ -92,7 +96,7 @@ class Warned:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Ends of a run: seconds after its start, and a moment on the boot clock; None: no end."""
+    """Limits of a run: seconds after its start, and a time on the boot clock; None: no limit."""
 
     walltime_s: float | None = None
     deadline_s: float | None = None
@@ -104,11 +108,12 @@ NO_LIMITS = Limits()
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The specification of one launch and what the node adds to it.
+    """Specification of a launch, with the node's own settings for it.
 
-    `environment` is the contract with the training library over the job's values over the node's.
-    `gpus` are the uuids of hardware devices, `gpu_files` theirs below /dev; `gpu_numbers` are the
-    places of all its devices among the node's. `grace_s` counts at the lease's end.
+    `environment`: the job's variables. `gpus`: uuids of its hardware devices; `gpu_files`: their
+    files below /dev. `gpu_numbers`: positions of all its devices, emulated ones too, in the node's
+    list. `grace_s`: seconds to stop after the lease's end. `checkpoints`: folder of the
+    checkpoints of all jobs.
     """
 
     run: RunId
@@ -126,9 +131,11 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """End of a run; `exit_code` is negative for a signal, `blame` the runtime's word on fault.
+    """End of a run.
 
-    `started` is False if no process of the job ever ran.
+    `ended_at_s`: Unix seconds. `started`: a process of the job has run. `exit_code`: negative for a
+    signal. `killed`: by the guard, or with it. `oom`: by the kernel, for memory. `blame`: class of
+    the reason, if the runtime knows it.
     """
 
     ended_at_s: float
@@ -164,9 +171,9 @@ class RunStatus:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Current use of a launch's processes: cores (since the last reading) and memory.
+    """Use of a run's processes: mean cores since the last reading, and memory now.
 
-    An exact count may be called for where `most_memory_gb` is too much: it is never less than that.
+    `most_memory_gb`: an upper bound; an exact count, which takes longer, gives no more than that.
     """
 
     cores: float
@@ -175,10 +182,10 @@ class Usage:
 
 
 class Runtime(Protocol):
-    """A way of running jobs. Calls never wait for the job; every call may be repeated.
+    """Way of running jobs. Calls never wait for the job; every call may be repeated.
 
-    Unless it `limits_memory`, the agent stops jobs that use more memory than they asked for.
-    `features` are those of the node that come from this runtime, besides its name.
+    `limits_memory`: it keeps jobs within the memory that they asked for; otherwise the agent stops
+    those that use more. `features`: the node's features that this runtime adds, besides its name.
     """
 
     name: str
@@ -186,29 +193,29 @@ class Runtime(Protocol):
     features: tuple[str, ...] = ()
 
     def environment(self) -> dict[str, str]:
-        """The variables every job gets from the node, below all others."""
+        """Return the variables that every job gets from the node; all others replace them."""
         return {}
 
     def address(self, own: str) -> str:
-        """Address of a launch for other nodes, on a machine with address `own`."""
+        """Return the address of a launch for other nodes; `own`: the machine's address."""
         return own
 
     def objection(self, launch: Launch) -> tuple[ReasonClass, str] | None:
-        """Reason why this runtime must refuse the launch, or None."""
+        """Return why this runtime cannot run a launch, with the reason's class, or None."""
         return None
 
     def trouble(self) -> str:
-        """Reason why this runtime takes no new work now, or empty."""
+        """Return why this runtime takes no new work now; "" if it does."""
         return ""
 
     def prepare(self, launch: Launch) -> None:
-        """Prepare a start, or begin to (`poll` says PREPARING); LaunchError if impossible."""
+        """Prepare a start, or begin to do so: then `poll` returns PREPARING. Raises LaunchError."""
 
     def start(self, run: RunId, lease_until_s: float) -> None:
-        """Start a prepared run under a lease until then (boot clock). Idempotent."""
+        """Start a prepared run with a lease (boot clock), once. Raises LaunchError."""
 
     def renew(self, run: RunId, lease_until_s: float) -> None:
-        """Let the run go on until then (boot clock)."""
+        """Prolong the run's lease (boot clock)."""
 
     def update(self, run: RunId, term: Term) -> None:
         """Tell the run its new term."""
@@ -217,43 +224,46 @@ class Runtime(Protocol):
         """Tell the run the new step time of its emulated devices."""
 
     def stop(self, run: RunId, order: StopOrder) -> None:
-        """Order the run to end; `poll` says when it has."""
+        """Order the run to end; `poll` tells when it has."""
 
     def poll(self, run: RunId) -> RunStatus:
-        """State of the launch; one that can no longer start has ENDED, never started."""
+        """Return the state of a launch; one that can no longer start has ENDED, not started."""
 
     def list(self) -> tuple[RunId, ...]:
-        """Every launch of which this runtime has anything, for a restarted agent to adopt."""
+        """Return all launches that have a folder or container here, for a new agent to adopt."""
 
     def tell_ends(self, wake: Callable[[], None]) -> None:
         """Call `wake`, in any thread, when a run has ended; a runtime that cannot is polled."""
         return
 
     def abandon(self, run: RunId) -> RunStatus:
-        """Settle a launch: as `poll`, but one not started never will be."""
+        """Prevent the start of a launch that has not started, then return its state."""
 
     def spec(self, run: RunId) -> LaunchSpec | None:
-        """The launch's specification with secrets, or None once it is gone."""
+        """Return the launch's specification with its secrets; None if it is gone."""
 
     def read(self, run: RunId, stream: str, offset: int, limit: int) -> bytes:
-        """Up to `limit` bytes of stdout, stderr or progress from an offset; empty at the end."""
+        """Return up to `limit` bytes of a stream from an offset; none at its end."""
 
     def size(self, run: RunId, stream: str) -> int:
-        """The bytes of a stream so far."""
+        """Return the number of bytes of a stream so far."""
 
     def note(self, run: RunId, text: str | None) -> str:
-        """Store a small note with the launch and return it; None only reads."""
+        """Keep a short text with the launch and return it; for None return the kept one."""
 
     def started_at_s(self, run: RunId) -> float | None:
-        """Time of the first `start` (Unix seconds, this machine's clock), or None."""
+        """Return the time of the first `start` (Unix seconds, this machine's clock), or None."""
         return None
 
     def usage(self, run: RunId, *, exact: bool = False) -> Usage | None:
-        """Use of the run's processes, None without; `exact` counts shared memory once."""
+        """Return the use of the run's processes, None if it has none.
+
+        `exact`: memory that processes share counts once.
+        """
 
     def remove(self, run: RunId) -> None:
         """Remove an ended launch and its files; cancels a preparation."""
 
     def close(self) -> None:
-        """Release what the runtime holds in this process; jobs go on."""
+        """End the runtime's threads and connections; jobs go on."""
         return

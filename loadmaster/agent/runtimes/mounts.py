@@ -1,6 +1,7 @@
-"""Host folders that a job may have: links are followed, the agent's own are refused.
+"""Host folders that a job may have: links are followed, folders of the agent are refused.
 
-A job may change a folder that it writes to, so all is checked again right before use (`moved`).
+A job may put a link into a folder that it writes to, so paths are checked again right before use
+(`moved`).
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 HOME = "/loadmaster"
-"""The folder of a container that holds what the agent mounts."""
+"""Folder of a container in which the agent mounts its own files."""
 
 ENGINE_SOCKETS = ("/run/docker.sock", "/var/run/docker.sock", "/run/containerd/containerd.sock")
+"""Sockets by which a job could command the Engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class AllowedMount:
 
 
 def allowed_mounts(value: Any) -> tuple[AllowedMount, ...]:
-    """The folders of a list, or of a text with commas; ValueError names the first wrong one."""
+    """Read folders from a list, or a text with commas; ValueError names the first wrong one."""
     items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, (list, tuple)) or not all(isinstance(item, str) for item in items):
         raise ValueError(f"must be a list of folders such as /data or /scratch:rw, not {value!r}")
@@ -54,7 +56,7 @@ class Mount:
 class MountRules:
     """Folders of a host: `allowed` to jobs, `private` to the agent, `shared` for all checkpoints.
 
-    Of `shared` each job gets its own folder alone; of `private` nothing, whatever is allowed.
+    A job gets only its own folder in `shared`, and none in `private`, even if a folder is allowed.
     """
 
     allowed: tuple[AllowedMount, ...] = ()
@@ -62,64 +64,85 @@ class MountRules:
     shared: Path | None = None
 
     def is_private(self, real: Path) -> bool:
-        """Return True if a folder, its links followed, would show a job what is not for it."""
-        kept = (path.resolve() for path in (*self.private, self.shared) if path)
-        return any(real.is_relative_to(path) or path.is_relative_to(real) for path in kept)
+        """Return True if a folder is private, or holds or is in one that is.
+
+        `real`: its path, links followed.
+        """
+        closed = [path.resolve() for path in self.private]
+        if self.shared:
+            closed.append(self.shared.resolve())
+        return any(real.is_relative_to(path) or path.is_relative_to(real) for path in closed)
 
 
 def private_folders(state: Path, engine: str = "") -> tuple[Path, ...]:
-    """The agent's folder and the Engine's sockets; `engine`: an unusual address."""
-    given = engine or os.environ.get("DOCKER_HOST", "")
-    scheme, _, path = given.partition("://")
-    named = (f"/{path.lstrip('/')}",) if scheme in ("unix", "http+unix") and path else ()
-    return (state, *(Path(socket) for socket in (*ENGINE_SOCKETS, *named)))
+    """Return the agent's folder and the Engine's sockets.
+
+    `engine`: address of the Engine; "" for the one of the environment.
+    """
+    folders = [state]
+    for socket in ENGINE_SOCKETS:
+        folders.append(Path(socket))
+    address = engine or os.environ.get("DOCKER_HOST", "")
+    scheme, _, path = address.partition("://")
+    if scheme in ("unix", "http+unix") and path:
+        folders.append(Path(f"/{path.lstrip('/')}"))
+    return tuple(folders)
 
 
-def job_mounts(wanted: Iterable[str], places: MountRules) -> tuple[Mount, ...]:
-    """The mounts a job asks for (`source:target[:ro]`), with real paths for sources.
+def job_mounts(requests: Iterable[str], rules: MountRules) -> tuple[Mount, ...]:
+    """Return the mounts that a job requests (`source:target[:ro]`), links in sources followed.
 
     Raises ValueError for one that is not allowed; the text names the field and the remedy.
     """
-    return tuple(_job_mount(f"mounts[{index}]", text, places) for index, text in enumerate(wanted))
+    mounts = []
+    for index, request in enumerate(requests):
+        mounts.append(_job_mount(f"mounts[{index}]", request, rules))
+    return tuple(mounts)
 
 
-def _job_mount(where: str, text: str, places: MountRules) -> Mount:
-    source, _, rest = text.partition(":")
+def _job_mount(field: str, request: str, rules: MountRules) -> Mount:
+    """Return a mount that a job requests in this field. Raises ValueError."""
+    # 1. Its form.
+    source, _, rest = request.partition(":")
     target, _, mode = rest.partition(":")
     if not source.startswith("/") or not target.startswith("/") or mode not in ("", "ro", "rw"):
-        raise ValueError(f"{where}: {text!r} must be /source:/target or /source:/target:ro")
-    is_ours = f"{target.rstrip('/')}/".startswith(f"{HOME}/")
-    if target == "/" or is_ours or ".." in Path(target).parts:
+        raise ValueError(f"{field}: {request!r} must be /source:/target or /source:/target:ro")
+
+    # 2. Its place in the container.
+    is_below_home = f"{target.rstrip('/')}/".startswith(f"{HOME}/")
+    if target == "/" or is_below_home or ".." in Path(target).parts:
         remedy = f"choose another one than / and what is below {HOME}"
-        raise ValueError(f"{where}: the target {target} is not to be had; {remedy}")
+        raise ValueError(f"{field}: the target {target} is not to be had; {remedy}")
+
+    # 3. The folder of the host.
     real = Path(source).resolve()
     writable = mode != "ro"
-    within = [item for item in places.allowed if real.is_relative_to(item.path)]
-    if not within:
+    allowed = [item for item in rules.allowed if real.is_relative_to(item.path)]
+    if not allowed:
         text = f"this node does not let jobs mount {source}"
-        raise ValueError(f"{where}: {text}; ask its operator to allow it, or leave it out")
-    if places.is_private(real):
+        raise ValueError(f"{field}: {text}; ask its operator to allow it, or leave it out")
+    if rules.is_private(real):
         text = f"{source} holds or is in what is the agent's or the Engine's own"
-        raise ValueError(f"{where}: {text}; mount another folder")
-    if writable and not any(item.writable for item in within):
+        raise ValueError(f"{field}: {text}; mount another folder")
+    if writable and not any(item.writable for item in allowed):
         text = f"this node lets jobs mount {source} read-only"
-        raise ValueError(f"{where}: {text}; write {source}:{target}:ro")
+        raise ValueError(f"{field}: {text}; write {source}:{target}:ro")
     if not real.exists():
-        raise ValueError(f"{where}: {source} does not exist on this node")
+        raise ValueError(f"{field}: {source} does not exist on this node")
     return Mount(str(real), target, writable)
 
 
-def checkpoint_problem(folder: str, job: str, own: Path, places: MountRules) -> str:
-    """Reason why a job may not have its checkpoints in a folder, or empty.
+def checkpoint_problem(folder: str, job: str, own: Path, rules: MountRules) -> str:
+    """Return why a job may not have its checkpoints in a folder; "" if it may.
 
-    Its folder among those of all jobs, and the launch's `own`, it has without asking.
+    It always may in its own folder below `rules.shared`, and in `own`, the launch's.
     """
     real = Path(folder).resolve()
-    if real == own.resolve() or (places.shared and real == places.shared.resolve() / job):
+    if real == own.resolve() or (rules.shared and real == rules.shared.resolve() / job):
         return ""
-    writable = (item.path for item in places.allowed if item.writable)
+    writable = [item.path for item in rules.allowed if item.writable]
     is_below = any(real.is_relative_to(path) and real != path for path in writable)
-    if is_below and not places.is_private(real):
+    if is_below and not rules.is_private(real):
         return ""
     return (
         f"checkpoint_place: this node does not let jobs write to {folder}; leave it out to have a"
@@ -128,25 +151,31 @@ def checkpoint_problem(folder: str, job: str, own: Path, places: MountRules) -> 
 
 
 def moved(paths: Iterable[str]) -> str:
-    """The first of these real paths that is now a link to elsewhere, or empty."""
-    return next((path for path in paths if Path(path).resolve() != Path(path)), "")
+    """Return the first of these paths that now leads elsewhere by a link; "" if none does."""
+    for path in paths:
+        if Path(path).resolve() != Path(path):
+            return path
+    return ""
 
 
 def make_folder(path: Path) -> bool:
-    """Create folders; True if new. OSError if any is a link: none is followed."""
-    new = False
-    at = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    """Make a folder and those above it; return True if it is new.
+
+    No link is followed: raises OSError if there is one on the way.
+    """
+    is_new = False
+    folder = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        for part in path.parts[1:]:
+        for name in path.parts[1:]:
             try:
-                os.mkdir(part, dir_fd=at)
-                new = True
+                os.mkdir(name, dir_fd=folder)
+                is_new = True
             except FileExistsError:
-                new = False
+                is_new = False
             flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-            below = os.open(part, flags, dir_fd=at)
-            os.close(at)
-            at = below
+            below = os.open(name, flags, dir_fd=folder)
+            os.close(folder)
+            folder = below
     finally:
-        os.close(at)
-    return new
+        os.close(folder)
+    return is_new

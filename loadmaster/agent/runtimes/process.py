@@ -68,7 +68,7 @@ GUARD_START_S = 10.0
 
 
 class ProcessRuntime(RunFolders):
-    """Runs jobs as processes. LOADMASTER_RUN_DIR is the folder in which a job finds its orders.
+    """Runs jobs as processes. The variable LOADMASTER_RUN_DIR names the folder of a job's orders.
 
     Without `isolation` that is the run's private folder itself, and a job has the agent's rights.
     """
@@ -97,6 +97,7 @@ class ProcessRuntime(RunFolders):
             isolation.open_way()
         self._spawner = Spawner()
         self._guards: dict[RunId, int] = {}
+        """Pids of the guards that this agent has started."""
         self._begun_s = self._clock.boot_s()
 
     def environment(self) -> dict[str, str]:
@@ -107,8 +108,8 @@ class ProcessRuntime(RunFolders):
         return variables
 
     def orders(self, run: RunId) -> Path:
-        own = self.folder(run) / ORDERS
-        return own if own.is_dir() else self.folder(run)
+        orders_of_isolated = self.folder(run) / ORDERS
+        return orders_of_isolated if orders_of_isolated.is_dir() else self.folder(run)
 
     def stream(self, run: RunId, stream: str) -> Path:
         orders = self.orders(run) if stream == PROGRESS else self.folder(run)
@@ -146,6 +147,7 @@ class ProcessRuntime(RunFolders):
     def prepare(self, launch: Launch) -> None:
         folder = self.folder(launch.run)
         try:
+            # 1. The folders, and the files that the agent needs.
             self._make_folders(launch)
             guard.reserve_exit(folder)
             self._write_spec(launch)
@@ -153,11 +155,13 @@ class ProcessRuntime(RunFolders):
             outputs = _outputs(launch, cwd)
             if outputs:
                 write_json(folder / OUTPUTS, outputs)
+
+            # 2. The launch as the guard reads it.
             variables = {"LOADMASTER_RUN_DIR": str(self.orders(launch.run))}
-            variables |= self._script_variables(launch)
+            variables.update(self._script_variables(launch))
             data = {
                 "argv": [*self._script(launch), *launch.spec.command],
-                "environment": launch.environment | variables,
+                "environment": {**launch.environment, **variables},
                 "cwd": str(cwd),
                 "outputs": outputs,
                 "grace_s": launch.grace_s,
@@ -167,8 +171,9 @@ class ProcessRuntime(RunFolders):
                 **asdict(launch.limits),
             }
             if self._isolation:
-                data |= self._isolation.launch_data(launch, folder, data)
-            # If a loss of power takes this file, the run ends by the node's fault.
+                data.update(self._isolation.launch_data(launch, folder, data))
+
+            # 3. If a loss of power takes this file, the run ends by the node's fault.
             write_json(folder / "launch.json", data)
         except OSError as error:
             raise LaunchError(f"the run's folder cannot be made: {error}") from error
@@ -179,6 +184,7 @@ class ProcessRuntime(RunFolders):
         return 0o755 if self._isolation else 0o700
 
     def _make_folders(self, launch: Launch) -> None:
+        """Make the folders of a run and of its checkpoints."""
         folder = self.folder(launch.run)
         if self._isolation:
             self._isolation.lay_out(launch, folder)
@@ -190,6 +196,7 @@ class ProcessRuntime(RunFolders):
             Path(checkpoints).mkdir(parents=True, exist_ok=True)
 
     def _cwd(self, launch: Launch) -> Path:
+        """Return the folder in which the job starts."""
         return Path(launch.spec.folder or self.folder(launch.run) / "work")
 
     def _script(self, launch: Launch) -> list[str]:
@@ -243,6 +250,7 @@ class ProcessRuntime(RunFolders):
             raise LaunchError(f"the guard cannot be started: {error}") from error
 
     def _spawn(self, folder: Path) -> int:
+        """Start the guard of a launch and return its pid. Raises OSError."""
         return self._spawner.start(folder)
 
     def tell_ends(self, wake: Callable[[], None]) -> None:
@@ -262,8 +270,8 @@ class ProcessRuntime(RunFolders):
             return RunStatus(RunState.ABSENT)
         if run in self._guards and self._is_guard_gone(run):
             return self.abandon(run)
-        guarded = run in self._guards or self._is_guarded(folder) or self._may_have_a_guard(run)
-        return self._status(run, guarded)
+        is_guarded = run in self._guards or self._is_guarded(folder) or self._may_have_a_guard(run)
+        return self._status(run, is_guarded)
 
     def _may_have_a_guard(self, run: RunId) -> bool:
         """Return True if an agent that ran before this one may have started a guard.
@@ -274,16 +282,17 @@ class ProcessRuntime(RunFolders):
         owner = guard.read_json(self.folder(run) / "guard.pid")
         return is_new and owner is None and self.started_at_s(run) is not None
 
-    def _status(self, run: RunId, guarded: bool) -> RunStatus:
-        exit_status = read_exit(self.folder(run) / "exit.json")
-        if exit_status:
-            return RunStatus(RunState.ENDED, exit_status)
-        if guarded:
+    def _status(self, run: RunId, is_guarded: bool) -> RunStatus:
+        """Return the status of a run by its `exit.json`; without one by the life of its guard."""
+        ended = read_exit(self.folder(run) / "exit.json")
+        if ended:
+            return RunStatus(RunState.ENDED, ended)
+        if is_guarded:
             return RunStatus(RunState.RUNNING, lease_until_s=self._lease_until_s(run))
         return RunStatus(RunState.PREPARED)
 
     def _is_guarded(self, folder: Path) -> bool:
-        """Return True if a guard lives: it holds a lock on its file until it ends."""
+        """Return True if a guard lives: it locks the file `guard.pid` until it ends."""
         try:
             descriptor = os.open(folder / "guard.pid", os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -297,15 +306,15 @@ class ProcessRuntime(RunFolders):
         return False
 
     def _is_guard_gone(self, run: RunId) -> bool:
-        """Return True if a guard has released its lock, or ended before it had one."""
+        """Return True if a guard that this agent started has ended; then forget its pid."""
         folder = self.folder(run)
         if guard.read_json(folder / "guard.pid"):
-            gone = not self._is_guarded(folder)
-        else:
-            gone = not psutil.pid_exists(self._guards[run])
-        if gone:
+            is_gone = not self._is_guarded(folder)
+        else:  # it has no lock yet, or ended before it had one
+            is_gone = not psutil.pid_exists(self._guards[run])
+        if is_gone:
             del self._guards[run]
-        return gone
+        return is_gone
 
     def abandon(self, run: RunId) -> RunStatus:
         """End a run whose guard is gone.
@@ -327,18 +336,18 @@ class ProcessRuntime(RunFolders):
         return self._status(run, self._is_guarded(folder))
 
     def _settle(self, run: RunId) -> Exit:
-        """Kill what a killed guard has left of its job, and write the run's exit in its place."""
+        """Kill the job's processes that a killed guard has left, and write `exit.json` for it."""
         folder = self.folder(run)
-        started = (folder / "job.json").exists()
+        has_started = (folder / "job.json").exists()
         for process in _processes_of(self.orders(run)):
             with contextlib.suppress(psutil.Error):
                 process.send_signal(signal.SIGKILL)
         data: dict[str, Any] = {
             "ended_at_s": self._clock.wall_s(),
-            "started": started,
+            "started": has_started,
             "stopped_by": None,
-            "killed": started,
-            "error": "the run's guard was killed" if started else _never_started(folder),
+            "killed": has_started,
+            "error": "the run's guard was killed" if has_started else _never_started(folder),
         }
         with contextlib.suppress(OSError):  # on a full disk the next poll settles it again
             guard.write_exit(folder, data)
@@ -356,12 +365,13 @@ class ProcessRuntime(RunFolders):
 class Spawner:
     """Process that forks guards (`guards.serve`), so that they inherit no memory of the agent.
 
-    The agent writes the folder of a launch, and reads the guard's pid, or an empty line when a
-    guard has ended. `on_end` is called then, in a thread of its own.
+    The agent writes the folder of a launch to its stdin, and reads the guard's pid from its stdout.
+    An empty line says that a guard has ended.
     """
 
     def __init__(self) -> None:
         self.on_end: Callable[[], None] = lambda: None
+        """Called in a thread when a guard has ended."""
         self._process: subprocess.Popen[bytes] | None = None
         self._pids: queue.SimpleQueue[int] = queue.SimpleQueue()
 
@@ -369,11 +379,12 @@ class Spawner:
         """Start the guard of a launch and return its pid. Raises OSError."""
         try:
             return self._request_guard(folder)
-        except OSError:  # it was killed; should it have forked, the second guard gives way
+        except OSError:  # it was killed; if it had forked a guard, the second one gives way
             self.close()
             return self._request_guard(folder)
 
     def _request_guard(self, folder: Path) -> int:
+        """Ask the process for a guard, and return the guard's pid. Raises OSError."""
         if self._process is None:
             self._process = self._start_process()
         assert self._process.stdin is not None
@@ -385,14 +396,17 @@ class Spawner:
             raise OSError(errno.ETIMEDOUT, text) from error
 
     def _start_process(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-I", "-S", "-c", GUARDS.format(PACKAGES)]
-        pipe = subprocess.PIPE
+        """Start the process, and a thread that reads its answers."""
         process = subprocess.Popen(
-            command, bufsize=0, stdin=pipe, stdout=pipe, env={}, start_new_session=True
+            [sys.executable, "-I", "-S", "-c", GUARDS.format(PACKAGES)],
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={},
+            start_new_session=True,
         )
-        threading.Thread(
-            target=self._listen, args=(process.stdout, self._pids), daemon=True
-        ).start()
+        arguments = (process.stdout, self._pids)
+        threading.Thread(target=self._listen, args=arguments, daemon=True).start()
         return process
 
     def _listen(self, answers: IO[bytes], pids: queue.SimpleQueue[int]) -> None:
@@ -420,12 +434,15 @@ def _never_started(folder: Path) -> str:
     try:
         lines = (folder / "guard.log").read_text(errors="replace").strip().splitlines()
     except OSError:
-        lines = []
+        return NEVER_STARTED
     return f"{NEVER_STARTED}: {lines[-1]}" if lines else NEVER_STARTED
 
 
 def _outputs(launch: Launch, cwd: Path) -> dict[str, str]:
-    """Return the files that a job's output goes to, by stream; a shared one is that of stdout."""
+    """Return the files that a job names for its output, by stream.
+
+    One that both streams share counts as that of stdout.
+    """
     outputs = {}
     if launch.spec.output:
         outputs["stdout"] = os.path.realpath(cwd / launch.spec.output)
@@ -437,10 +454,10 @@ def _outputs(launch: Launch, cwd: Path) -> dict[str, str]:
 
 
 def _processes_of(folder: Path) -> list[psutil.Process]:
-    """Return the processes whose LOADMASTER_RUN_DIR is this folder, whoever their parent is."""
-    found = []
+    """Return all processes on this machine whose LOADMASTER_RUN_DIR is this folder."""
+    processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.environ().get("LOADMASTER_RUN_DIR") == str(folder):
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes

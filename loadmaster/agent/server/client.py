@@ -1,8 +1,9 @@
-"""The agent's side of the protocol over HTTP: a call is made once; TryAgain may be repeated."""
+"""The agent's side of the protocol over HTTP. Each call is made once; callers repeat it."""
 
 import gzip
 import hashlib
 import math
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import httpx
@@ -14,13 +15,18 @@ T = TypeVar("T")
 
 TIMEOUT_S = 10.0
 LONG_POLL_MARGIN_S = 10.0
+"""Seconds that an answer may take longer than the wait that the agent asks for."""
+
 LONGEST_OUTPUT_CALL_S = 5.0
 OUTPUT_CALLS_A_LEASE = 8
-"""A call that brings output takes no more than this part of a lease, as leases wait for it."""
+"""Limits of a call that sends output: seconds, and such calls that fit in the time of a lease.
+
+Renewals of leases wait for the call.
+"""
 
 
 class AgentError(Exception):
-    """A call did not do what it was for."""
+    """A call failed."""
 
 
 class TryAgain(AgentError):  # noqa: N818 - it is a request, not a fault
@@ -28,7 +34,7 @@ class TryAgain(AgentError):  # noqa: N818 - it is a request, not a fault
 
 
 class Refused(AgentError):  # noqa: N818 - the server's word
-    """The server refused the call: `code` is an ErrorCode, `expected` what it would take."""
+    """The server refused the call: `code` is an ErrorCode, `expected` the value it would accept."""
 
     def __init__(self, status: int, code: str, detail: str, expected: object = None) -> None:
         super().__init__(f"{status} {code}: {detail}")
@@ -55,7 +61,9 @@ class Duplicate(Refused):
 
 
 INCURABLE = (Unauthorized, WrongProtocol, Duplicate)
-"""Refusals that no repetition cures: the agent ends with a word on the remedy."""
+"""Refusals after which no call can succeed: the agent ends, and names the remedy."""
+
+NO_HEADERS: Mapping[str, str] = {}
 
 _BY_STATUS: dict[int, type[Refused]] = {
     401: Unauthorized,
@@ -66,7 +74,7 @@ _BY_STATUS: dict[int, type[Refused]] = {
 
 
 class AgentClient:
-    """Connection to one server; `verify` False takes any certificate, a path names authorities."""
+    """Connection to one server. `verify`: False for any certificate, or a file of authorities."""
 
     def __init__(
         self,
@@ -78,7 +86,7 @@ class AgentClient:
     ) -> None:
         self.node = ""
         self.server_time_s: float | None = None
-        """The server's clock in the last answer; None if it does not tell."""
+        """Time in the last answer by the server's clock; None if it had none."""
         self._output_timeout_s = LONGEST_OUTPUT_CALL_S
         self._token = ""
         self._http = httpx.Client(
@@ -90,7 +98,7 @@ class AgentClient:
         )
 
     def identify(self, node: str, token: str) -> None:
-        """Speak as this node from now on."""
+        """Make all further calls as this node."""
         self.node = node
         self._token = token
 
@@ -101,11 +109,11 @@ class AgentClient:
         self, enrolment_token: str, registration: protocol.Registration
     ) -> protocol.Registered:
         """Enrol the machine; the answer holds the node's token, shown once."""
-        kind = protocol.Registered
-        return self._json(kind, "POST", "register", registration, token=enrolment_token)
+        form = protocol.Registered
+        return self._json(form, "POST", "register", registration, token=enrolment_token)
 
     def open_session(self, request: protocol.SessionRequest) -> protocol.Session:
-        """Begin a new epoch; Conflict while another machine holds the node's session."""
+        """Begin a new epoch. Raises Conflict while another machine holds the node's session."""
         path = f"nodes/{self.node}/session"
         session = self._json(protocol.Session, "POST", path, request)
         part_s = session.intervals.lease_s / OUTPUT_CALLS_A_LEASE
@@ -113,22 +121,27 @@ class AgentClient:
         return session
 
     def heartbeat(self, beat: protocol.Heartbeat) -> protocol.HeartbeatReply:
-        """Renew leases and learn what is wanted; Conflict when the epoch is stale."""
+        """Renew leases and receive directives. Raises Conflict if the epoch is stale."""
         return self._json(protocol.HeartbeatReply, "POST", f"nodes/{self.node}/heartbeat", beat)
 
     def directives(self, cursor: int, wait_s: float) -> protocol.Directives | None:
-        """Wait for something to become wanted; None if nothing did."""
-        params: dict[str, str | int | float] = {"cursor": cursor, "wait": round(wait_s)}
-        path, timeout_s = f"nodes/{self.node}/directives", wait_s + LONG_POLL_MARGIN_S
-        answer = self._send("GET", path, params=params, timeout=timeout_s)
-        return None if answer.status_code == 204 else _decoded(protocol.Directives, answer)
+        """Wait at most so long for directives after the cursor; return None if none came."""
+        answer = self._send(
+            "GET",
+            f"nodes/{self.node}/directives",
+            params={"cursor": cursor, "wait": round(wait_s)},
+            timeout=wait_s + LONG_POLL_MARGIN_S,
+        )
+        if answer.status_code == 204:
+            return None
+        return _decoded(protocol.Directives, answer)
 
     def accept(self, assignment: str, request: protocol.Accept) -> protocol.LaunchSpec:
-        """Take an offer; Conflict when it is stale."""
+        """Accept an offer. Raises Conflict if it is stale."""
         return self._json(protocol.LaunchSpec, "PUT", f"assignments/{assignment}/accept", request)
 
     def report_state(self, assignment: str, report: protocol.StateReport) -> protocol.StateAccepted:
-        """Say what became of an assignment; Conflict when it is no longer this agent's."""
+        """Report a new state of an assignment. Raises Conflict if it is not this agent's now."""
         return self._json(protocol.StateAccepted, "PUT", f"assignments/{assignment}/state", report)
 
     def send_log(
@@ -142,9 +155,10 @@ class AgentClient:
         epoch: int,
         skipped: bool = False,
     ) -> int:
-        """Send a piece of a log; return the next offset. Conflict.expected names the right one.
+        """Send a piece of a log from an offset; return the next offset.
 
-        `skipped`: bytes before the piece are left out.
+        `skipped`: bytes before the piece are left out. Raises Conflict for a wrong offset, with
+        the right one as `expected`.
         """
         answer = self._send(
             "PUT",
@@ -160,25 +174,35 @@ class AgentClient:
         return _decoded(protocol.LogAccepted, answer).next_offset
 
     def send_metrics(self, assignment: str, batch: samples.MetricsBatch) -> None:
-        """Ship samples; a replay does no harm."""
-        path, timeout_s = f"assignments/{assignment}/metrics", self._output_timeout_s
-        self._send("POST", path, timeout=timeout_s, **_body(batch))
+        """Send samples; the server ignores a batch that it already has."""
+        path = f"assignments/{assignment}/metrics"
+        self._send("POST", path, timeout=self._output_timeout_s, **_body(batch))
 
     def _json(
-        self, kind: type[T], method: str, path: str, payload: object, token: str | None = None
+        self, form: type[T], method: str, path: str, payload: object, token: str | None = None
     ) -> T:
+        """Send a payload as JSON, and return the answer in this form."""
         answer = self._send(method, path, token=token, **_body(payload))
         self.server_time_s = _time_of(answer)
-        return _decoded(kind, answer)
+        return _decoded(form, answer)
 
     def _send(
-        self, method: str, path: str, *, token: str | None = None, **more: Any
+        self,
+        method: str,
+        path: str,
+        *,
+        token: str | None = None,
+        headers: Mapping[str, str] = NO_HEADERS,
+        **options: Any,
     ) -> httpx.Response:
-        headers = {"Authorization": f"Bearer {self._token if token is None else token}"} | more.pop(
-            "headers", {}
-        )
+        """Make a call with the node's token or another one. Raises AgentError.
+
+        `options`: those of httpx.
+        """
+        bearer = self._token if token is None else token
+        all_headers = {"Authorization": f"Bearer {bearer}", **headers}
         try:
-            answer = self._http.request(method, path, headers=headers, **more)
+            answer = self._http.request(method, path, headers=all_headers, **options)
         except httpx.HTTPError as error:
             raise TryAgain(f"{method} {path}: {error or type(error).__name__}") from error
         _check(answer)
@@ -186,44 +210,49 @@ class AgentClient:
 
 
 def _body(payload: object) -> dict[str, Any]:
+    """Return the arguments of a call that sends a payload as JSON."""
     return {"content": dumps(payload), "headers": {"Content-Type": "application/json"}}
 
 
 def _check(answer: httpx.Response) -> None:
+    """Raise TryAgain or a kind of Refused for an answer that is not a success."""
     status = answer.status_code
     if status == 429 or status >= 500:
         raise TryAgain(f"{_call_of(answer)}: the server answered {status}")
     if answer.is_success:
         return
     code, detail, expected = _refusal(answer)
-    kind = _BY_STATUS.get(status, Refused)
-    if kind is Conflict and code == protocol.ErrorCode.DUPLICATE:
-        kind = Duplicate
-    raise kind(status, code, detail, expected)
+    refusal = _BY_STATUS.get(status, Refused)
+    if refusal is Conflict and code == protocol.ErrorCode.DUPLICATE:
+        refusal = Duplicate
+    raise refusal(status, code, detail, expected)
 
 
 def _refusal(answer: httpx.Response) -> tuple[str, str, object]:
-    """Code, detail and expected of a refusal, whatever it looks like."""
+    """Return code, detail and expected of a refusal, also of one that a proxy wrote."""
     try:
         error = answer.json()["error"]
         return str(error.get("code", "")), str(error.get("detail", "")), error.get("expected")
     except (ValueError, KeyError, TypeError, AttributeError):
-        codes, is_token = protocol.ErrorCode, answer.status_code in (401, 403)
-        code = codes.TOKEN if is_token else codes.STALE_ASSIGNMENT
+        code = protocol.ErrorCode.STALE_ASSIGNMENT
+        if answer.status_code in (401, 403):
+            code = protocol.ErrorCode.TOKEN
         return code.value, answer.text[:200], None
 
 
 def _time_of(answer: httpx.Response) -> float | None:
+    """Return the server's time in an answer; None if it has none that is a number."""
     try:
-        told_s = float(answer.headers.get(protocol.TIME_HEADER, "nan"))
+        time_s = float(answer.headers.get(protocol.TIME_HEADER, "nan"))
     except ValueError:
         return None
-    return told_s if math.isfinite(told_s) else None
+    return time_s if math.isfinite(time_s) else None
 
 
-def _decoded(cls: type[T], answer: httpx.Response) -> T:
+def _decoded(form: type[T], answer: httpx.Response) -> T:
+    """Return the content of an answer in this form. Raises TryAgain if it cannot be read."""
     try:
-        return loads(cls, answer.content)
+        return loads(form, answer.content)
     except WireError as error:
         raise TryAgain(f"{_call_of(answer)}: the answer cannot be read: {error}") from error
 
@@ -233,6 +262,7 @@ def _call_of(answer: httpx.Response) -> str:
 
 
 def _verification(verify: bool | str) -> Any:
+    """Return the setting `verify` as httpx takes it: a file of authorities as a context of TLS."""
     if isinstance(verify, str):
         import ssl
 

@@ -1,4 +1,4 @@
-"""Uploads of runs: logs by offset, progress and use in batches, in bounded memory."""
+"""Uploads of runs: logs piece by piece, progress and use in batches, in bounded memory."""
 
 import json
 import logging
@@ -16,21 +16,33 @@ from loadmaster.samples import MetricsBatch, UsageSample
 
 SHIPPED = (*STREAMS, "progress")
 PIECE = 256 * 1024
+"""Most bytes of a log that are sent at once."""
+
 LIVE_EVERY = 10
-"""Calls after which a piece of output that is written faster than it is sent goes to readers."""
+"""Calls between two pieces of a log that is written faster than it can be sent."""
 
 KEPT_SAMPLES = 120
+"""Samples of use that are kept while the server does not answer."""
+
 SEQ_GAP = 100
+"""Numbers of batches that a new agent skips: the last ones of the former may be unrecorded."""
+
 LAST_WORDS = 2000
+"""Most characters of a run's last words."""
+
+LAST_WORDS_LINES = 5
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class _Shipment:
-    """Upload state of a run's streams; the server takes no more of `closed` ones.
+    """State of the uploads of a run.
 
-    Of a long stream it keeps `head` and `tail` bytes; a tail of 0: all of it.
+    `masker` covers its secrets. Of a long log the first `head` and the last `tail` bytes are kept;
+    with a tail of 0 all are. `turns`: calls in which a piece of its middle could have been sent.
+    `offsets`: the next byte to send of each stream. `seq`: number of the last batch of samples.
+    `usage`: samples to send. `closed`: streams of which the server takes no more.
     """
 
     masker: Masker
@@ -43,9 +55,10 @@ class _Shipment:
     closed: set[str] = field(default_factory=set)
 
     def next_piece(self, stream: str, size: int, *, ended: bool) -> tuple[int, int]:
-        """Begin and length of the next piece of a stream of `size` bytes; (_, 0): none now.
+        """Return begin and length of the next piece of a stream of `size` bytes; 0: none now.
 
-        What would be thrown away is not sent, but for a glimpse now and then while the run lives.
+        The middle of a long log is not sent. While the run lives, the end of the log so far is sent
+        now and then, for those who read along.
         """
         offset = self.offsets[stream]
         if not self.tail or size - max(offset, self.head) <= self.tail:
@@ -53,77 +66,97 @@ class _Shipment:
         if offset < self.head:
             return offset, min(PIECE, self.head - offset)
         self.turns += 1
-        return size - self.tail, PIECE if ended or self.turns % LIVE_EVERY == 0 else 0
+        is_turn = ended or self.turns % LIVE_EVERY == 0
+        return size - self.tail, PIECE if is_turn else 0
 
     def may_be_freed(self, begin: int, size: int) -> bool:
         """Return True if the guard may have freed bytes at `begin` of a stream of `size` bytes."""
         return bool(self.tail) and begin >= self.head and size - begin > self.tail + MARGIN // 2
 
     def note(self) -> str:
+        """Return the state that a new agent needs to continue the uploads."""
         return json.dumps({"offsets": self.offsets, "seq": self.seq})
 
 
 class Shipper:
-    """Uploads for all runs. TryAgain passes through; the next call continues."""
+    """Uploads of all runs. TryAgain passes through; the next call continues."""
 
     def __init__(self, client: AgentClient, runtime: Runtime) -> None:
-        self._client, self._runtime = client, runtime
+        self._client = client
+        self._runtime = runtime
         self._shipments: dict[RunId, _Shipment] = {}
 
     def note_usage(self, run: RunId, sample: UsageSample) -> None:
-        """Keep a sample for the next batch; the oldest go when the server stays away."""
+        """Keep a sample for the next batch; the oldest is dropped if there are too many."""
         self._shipment(run).usage.append(sample)
 
     def ship(self, run: RunId, epoch: int, *, ended: bool = False) -> bool:
-        """Send at most one piece per stream; True if all is sent. `ended`: no more comes.
+        """Send at most one piece of each stream; return True if nothing is left to send.
 
-        A stream that cannot be read just now does not keep the others; its OSError comes last.
+        `ended`: the run writes no more. A stream that cannot be read just now does not keep the
+        others; then the first OSError is raised in the end.
         """
-        shipment, errors = self._shipment(run), list[OSError]()
+        # 1. Send logs, then progress and use.
+        shipment = self._shipment(run)
         before = shipment.note()
-        sends = [partial(self._ship_log, run, shipment, name, epoch, ended) for name in STREAMS]
-        done = True
+        uploads = [partial(self._ship_log, run, shipment, name, epoch, ended) for name in STREAMS]
+        uploads.append(partial(self._ship_metrics, run, shipment, epoch))
+        is_done = True
+        errors = []
         try:
-            for send in (*sends, partial(self._ship_metrics, run, shipment, epoch)):
+            for upload in uploads:
                 try:
-                    done &= send()
+                    is_done = upload() and is_done
                 except OSError as error:
                     errors.append(error)
+
+        # 2. Record the progress for a new agent, even if the server fails in between.
         finally:
             if shipment.note() != before:
                 self._runtime.note(run, shipment.note())
         if errors:
             raise errors[0]
-        return done
+        return is_done
 
     def last_words(self, run: RunId) -> str:
-        """The last lines of stderr, masked, for a reason."""
+        """Return the last lines of stderr, masked, for the reason of a failure."""
         limit = LAST_WORDS + self._shipment(run).masker.reach
         start = max(0, self._runtime.size(run, "stderr") - limit)
-        raw = self._runtime.read(run, "stderr", start, limit)
-        lines = self.mask(run, raw.decode(errors="replace")).replace("\x00", "").splitlines()
-        return " | ".join(line.strip() for line in lines[-5:] if line.strip())[-LAST_WORDS:]
+        content = self._runtime.read(run, "stderr", start, limit)
+        text = self.mask(run, content.decode(errors="replace")).replace("\x00", "")
+        lines = []
+        for line in text.splitlines()[-LAST_WORDS_LINES:]:
+            if line.strip():
+                lines.append(line.strip())
+        return " | ".join(lines)[-LAST_WORDS:]
 
     def mask(self, run: RunId, text: str) -> str:
-        """A text without the run's secrets."""
+        """Return a text without the run's secrets."""
         return self._shipment(run).masker.text(text)
 
     def forget(self, run: RunId) -> None:
+        """Forget the uploads of a run."""
         self._shipments.pop(run, None)
 
     def _shipment(self, run: RunId) -> _Shipment:
-        if run not in self._shipments:
-            spec = self._runtime.spec(run)
-            shipment = _Shipment(Masker(secrets_of(spec) if spec else ()))
-            if spec:
-                shipment.head, shipment.tail = spec.log_head_bytes, spec.log_tail_bytes
-            _recall(shipment, self._runtime.note(run, None))
-            self._shipments[run] = shipment
-        return self._shipments[run]
+        """Return the state of a run's uploads, which a former agent may have begun."""
+        if run in self._shipments:
+            return self._shipments[run]
+        spec = self._runtime.spec(run)
+        if spec:
+            masker = Masker(secrets_of(spec))
+            shipment = _Shipment(masker, spec.log_head_bytes, spec.log_tail_bytes)
+        else:
+            shipment = _Shipment(Masker(()))
+        _recall(shipment, self._runtime.note(run, None))
+        self._shipments[run] = shipment
+        return shipment
 
     def _ship_log(
         self, run: RunId, shipment: _Shipment, stream: str, epoch: int, ended: bool
     ) -> bool:
+        """Send the next piece of a log; return True if nothing is left to send."""
+        # 1. Read the piece. Bytes that the guard may have freed meanwhile read as zeros.
         offset = shipment.offsets[stream]
         size = self._runtime.size(run, stream)
         if stream in shipment.closed or size <= offset:
@@ -136,6 +169,8 @@ class Shipper:
             return False
         if not piece:
             return True
+
+        # 2. Send it.
         try:
             shipment.offsets[stream] = self._client.send_log(
                 run.assignment,
@@ -156,18 +191,26 @@ class Shipper:
     def _piece(
         self, run: RunId, masker: Masker, stream: str, offset: int, limit: int, ended: bool
     ) -> bytes:
-        """The next masked bytes; what may be the first part of a secret waits for its rest."""
+        """Return up to `limit` bytes of a log from an offset, with secrets masked.
+
+        A secret may begin before the piece or end after it, so bytes around it are read too. Final
+        bytes that may begin a secret wait for the rest of it.
+        """
         lead = min(offset, masker.reach)
-        raw = self._runtime.read(run, stream, offset - lead, lead + limit + masker.reach)
-        masked = masker.piece(raw)[lead : lead + limit]
-        is_last = ended and len(raw) <= lead + limit
-        held = 0 if is_last or len(raw) > lead + len(masked) else masker.held_back(raw[lead:])
-        return masked[: len(masked) - held]
+        content = self._runtime.read(run, stream, offset - lead, lead + limit + masker.reach)
+        masked = masker.piece(content)[lead : lead + limit]
+        is_followed = len(content) > lead + len(masked)
+        is_last = ended and len(content) <= lead + limit
+        if is_followed or is_last:
+            return masked
+        return masked[: len(masked) - masker.held_back(content[lead:])]
 
     def _reposition(self, run: RunId, shipment: _Shipment, stream: str, refusal: Conflict) -> None:
+        """Continue a log at the offset that the server expects; close it if that makes no sense."""
         if refusal.code == ErrorCode.STALE_EPOCH:
             raise refusal
-        expected, size = refusal.expected, self._runtime.size(run, stream)
+        expected = refusal.expected
+        size = self._runtime.size(run, stream)
         offset = shipment.offsets[stream]
         if isinstance(expected, int) and 0 <= expected <= size and expected != offset:
             shipment.offsets[stream] = expected
@@ -175,6 +218,7 @@ class Shipper:
             _close(run, shipment, stream, refusal)
 
     def _ship_metrics(self, run: RunId, shipment: _Shipment, epoch: int) -> bool:
+        """Send the next samples of progress and use; return True if no progress is left to send."""
         samples, offset = read_samples(self._runtime, run, shipment.offsets["progress"])
         usage = tuple(shipment.usage)
         is_last = offset >= self._runtime.size(run, "progress")
@@ -195,17 +239,17 @@ class Shipper:
 
 
 def _close(run: RunId, shipment: _Shipment, stream: str, refusal: Refused) -> None:
+    """Send no more of a stream, after a refusal."""
     logger.warning("%s: the server takes no more of %s: %s", run.name, stream, refusal)
     shipment.closed.add(stream)
 
 
 def _recall(shipment: _Shipment, note: str) -> None:
-    """Continue an earlier agent's uploads; batch numbers skip some unrecorded ones."""
+    """Continue a former agent's uploads by its note; begin anew without one that can be read."""
     try:
         data = json.loads(note)
-        shipment.offsets.update(
-            {stream: int(data["offsets"][stream]) for stream in shipment.offsets}
-        )
+        offsets = {stream: int(data["offsets"][stream]) for stream in SHIPPED}
+        shipment.offsets.update(offsets)
         shipment.seq = int(data["seq"]) + SEQ_GAP
     except (ValueError, KeyError, TypeError):
         return

@@ -223,7 +223,7 @@ class TestFiles:
         (runtime.folder(RUN) / "lease.json").write_text('{"deadline_s": "late"}')
         (runtime.folder(RUN) / "guard.pid").write_text("{}")
         runtime._guards[RUN] = 1
-        assert runtime._status(RUN, guarded=True).lease_until_s is None
+        assert runtime._status(RUN, is_guarded=True).lease_until_s is None
 
     def test_a_note_that_is_no_text_is_none(self, runtime: ProcessRuntime) -> None:
         (runtime.folder(RUN) / "shipping.json").write_bytes(b"\xff")

@@ -2,6 +2,7 @@
 ended.
 """
 
+import ast
 import json
 import os
 import signal
@@ -398,3 +399,13 @@ def test_a_job_becomes_its_teams_user_with_no_other_groups(
     launch: dict[str, Any], words: dict[str, Any]
 ) -> None:
     assert guard._as_user(launch) == words
+
+
+@pytest.mark.parametrize("module", ["guard.py", "guard_output.py", "guard_processes.py"])
+def test_guard_modules_can_run_on_python_3_9(module: str) -> None:
+    """Python 3.9 cannot evaluate `int | None`, so annotations are postponed."""
+    source = (Path(guard.__file__).parent / module).read_text()
+    tree = ast.parse(source, feature_version=(3, 9))
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    assert imports[0].module == "__future__"
+    assert imports[0].names[0].name == "annotations"

@@ -1,4 +1,4 @@
-"""A real Docker Engine by its HTTP interface, with its failures told apart."""
+"""The real Docker Engine, by its HTTP interface."""
 
 import contextlib
 import io
@@ -34,16 +34,30 @@ from loadmaster.agent.runtimes.docker.pulling import PullProgress
 
 USUAL_SOCKET = "unix:///var/run/docker.sock"
 TIMEOUT_S = 30
+"""Longest wait in seconds for an answer."""
+
 PULL_SILENCE_S = 300
+"""Longest time in seconds between two messages of a pull."""
+
 NAME_TAKEN = 409
+"""Status of an answer: the name is taken, or the container is not in the state for the call."""
+
 LINK_LOCAL = "169.254.0.0/16"
+"""Addresses at which clouds serve the metadata of a machine, credentials included."""
+
 LARGEST_FILE = 1024 * 1024
+"""Most bytes of the archive in which the Engine sends a file of a container."""
+
 LAST_WORDS_LINES = 5
 _NEVER = "0001-01-01T00:00:00Z"
+"""Time of an event that has not happened yet."""
 
 
 class DockerEngine:
-    """An Engine by its HTTP API, with the registry credentials of the node."""
+    """The Engine at an address, with the registry credentials of the node.
+
+    `host`: its address; "" for the one of the environment, or else USUAL_SOCKET.
+    """
 
     def __init__(self, host: str = "") -> None:
         self._host = host
@@ -51,26 +65,27 @@ class DockerEngine:
         self._images: Any = self._api  # its calls for images have no types
 
     def _connect(self, timeout_s: int) -> docker.APIClient:
-        given = {"base_url": self._host} if self._host else _from_environment()
-        where = str(given.get("base_url") or USUAL_SOCKET)
+        """Return a new connection. Raises EngineDownError, and OptionError for bad variables."""
+        settings = {"base_url": self._host} if self._host else _from_environment()
+        address = str(settings.get("base_url") or USUAL_SOCKET)
         try:
-            _try_socket(where)
-            return docker.APIClient(version="auto", timeout=timeout_s, **given)
+            _try_socket(address)
+            return docker.APIClient(version="auto", timeout=timeout_s, **settings)
         except (DockerException, requests.RequestException, OSError) as error:
-            raise port.EngineDownError(f"no Docker Engine answers at {where}: {error}") from error
+            raise port.EngineDownError(f"no Docker Engine answers at {address}: {error}") from error
 
     def close(self) -> None:
         self._api.close()
 
     def runs(self, owner: str) -> dict[RunId, port.Container]:
         with _translated():
-            found = self._api.containers(all=True, filters={"label": f"{OWNER}={owner}"})
+            containers = self._api.containers(all=True, filters={"label": f"{OWNER}={owner}"})
         runs: dict[RunId, port.Container] = {}
-        for item in found:
-            labels = item["Labels"]
-            name = f"lm-{labels.get(ASSIGNMENT, '')}-{labels.get(FENCE, '')}"
-            if run := RunId.parse(name):
-                runs[run] = port.Container(item["State"], labels)
+        for container in containers:
+            labels = container["Labels"]
+            run = RunId.parse(f"lm-{labels.get(ASSIGNMENT, '')}-{labels.get(FENCE, '')}")
+            if run:
+                runs[run] = port.Container(container["State"], labels)
         return runs
 
     def inspect(self, name: str) -> port.Container | None:
@@ -97,11 +112,13 @@ class DockerEngine:
         except _GoneError:
             return None
         config = data.get("Config") or {}
-        variables = dict(item.partition("=")[::2] for item in config.get("Env") or ())
-        digests = tuple(data.get("RepoDigests") or ())
+        variables = {}
+        for item in config.get("Env") or ():
+            name, _, value = item.partition("=")
+            variables[name] = value
         return port.Image(
             data["Id"],
-            digests,
+            tuple(data.get("RepoDigests") or ()),
             config.get("User") or "",
             config.get("WorkingDir") or "",
             variables.get("PATH", ""),
@@ -147,26 +164,36 @@ class DockerEngine:
             raise port.ImageMissingError(str(error)) from error
 
     def _make_networks(self) -> None:
-        """Make the networks of jobs that reach neither one another nor a cloud's metadata.
+        """Make the two networks of jobs that reach neither each other nor a cloud's metadata.
 
-        Of the second one the machine has no address, so its own way there stays.
+        The second one takes the addresses of the metadata inside the containers. The machine gets
+        no address in it, so the machine itself still reaches the metadata.
         """
+        # 1. Settings of both.
         bridge = "com.docker.network.bridge"
         apart = {f"{bridge}.enable_icc": "false"}
-        pool = IPAMConfig(pool_configs=[IPAMPool(subnet=LINK_LOCAL)])
-        hidden: dict[str, Any] = {"internal": True, "ipam": pool}
-        hidden["options"] = {**apart, f"{bridge}.inhibit_ipv4": "true"}
-        known = {network["Name"] for network in self._api.networks(names=[OWN_NETWORK])}
-        for name, given in ((OWN_NETWORK, {"options": apart}), (NO_METADATA, hidden)):
-            if name not in known:  # the Engine finds all names that begin so
-                with contextlib.suppress(port.NameTakenError), _translated():  # by another agent
-                    self._api.create_network(name, driver="bridge", check_duplicate=True, **given)
+        settings: dict[str, dict[str, Any]] = {
+            OWN_NETWORK: {"options": apart},
+            NO_METADATA: {
+                "internal": True,
+                "ipam": IPAMConfig(pool_configs=[IPAMPool(subnet=LINK_LOCAL)]),
+                "options": {**apart, f"{bridge}.inhibit_ipv4": "true"},
+            },
+        }
+
+        # 2. Make those that are missing. The Engine lists all names that begin with OWN_NETWORK.
+        present = {network["Name"] for network in self._api.networks(names=[OWN_NETWORK])}
+        for name, options in settings.items():
+            if name in present:
+                continue
+            with contextlib.suppress(port.NameTakenError), _translated():  # made by another agent
+                self._api.create_network(name, driver="bridge", check_duplicate=True, **options)
 
     def start(self, name: str) -> None:
         with _translated():
-            found = self._api.inspect_container(name)
-            is_own = found["HostConfig"]["NetworkMode"] == OWN_NETWORK
-            if is_own and NO_METADATA not in found["NetworkSettings"]["Networks"]:
+            container = self._api.inspect_container(name)
+            is_in_own = container["HostConfig"]["NetworkMode"] == OWN_NETWORK
+            if is_in_own and NO_METADATA not in container["NetworkSettings"]["Networks"]:
                 self._api.connect_container_to_network(name, NO_METADATA)
             self._api.start(name)
 
@@ -184,23 +211,27 @@ class DockerEngine:
             self._api.remove_container(name, v=True, force=True)
 
     def read_file(self, name: str, path: str) -> bytes | None:
+        # 1. The Engine sends an archive that holds the file. A link is followed by its target.
         try:
             with _translated():
-                stream, found = self._api.get_archive(name, path)
+                stream, status = self._api.get_archive(name, path)
                 with contextlib.closing(stream):
-                    target = str(found.get("linkTarget") or "")
+                    target = str(status.get("linkTarget") or "")
                     if target and target != path:
                         return self.read_file(name, target)
                     content = b"".join(_at_most(stream, LARGEST_FILE))
         except _GoneError:
             return None
+
+        # 2. Take the file from it, if it is one of modest size.
         with (
             contextlib.suppress(tarfile.TarError),
             tarfile.open(fileobj=io.BytesIO(content)) as archive,
         ):
             member = archive.next()
-            file = archive.extractfile(member) if member and member.isfile() else None
-            return file.read() if file and member and member.size < LARGEST_FILE // 2 else b""
+            if member and member.isfile() and member.size < LARGEST_FILE // 2:
+                file = archive.extractfile(member)
+                return file.read() if file else b""
         return b""
 
     def last_words(self, name: str) -> str:
@@ -216,6 +247,10 @@ class DockerEngine:
 
 
 def _from_environment() -> dict[str, Any]:
+    """Return address and certificates that DOCKER_HOST and other variables name.
+
+    Raises OptionError if the certificates are missing.
+    """
     try:
         return dict(docker.utils.kwargs_from_env())
     except TLSParameterError as error:
@@ -230,9 +265,9 @@ def _try_socket(address: str) -> None:
     """Connect to the Engine's socket once, for an error clearer than the library's."""
     scheme, _, path = address.partition("://")
     if scheme in ("unix", "http+unix"):
-        with socket.socket(socket.AF_UNIX) as door:
-            door.settimeout(TIMEOUT_S)
-            door.connect(f"/{path.lstrip('/')}")
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(TIMEOUT_S)
+            connection.connect(f"/{path.lstrip('/')}")
 
 
 class _GoneError(port.EngineRefusedError):
@@ -241,35 +276,29 @@ class _GoneError(port.EngineRefusedError):
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
-    """The library's failures in our words."""
+    """Raise the library's failures as those of `port`."""
     try:
         yield
     except (NotFound, ImageNotFound) as error:
         raise _GoneError(str(error.explanation or error)) from error
     except APIError as error:
-        kind = port.NameTakenError if error.status_code == NAME_TAKEN else port.EngineRefusedError
-        raise kind(str(error.explanation or error)) from error
+        text = str(error.explanation or error)
+        if error.status_code == NAME_TAKEN:
+            raise port.NameTakenError(text) from error
+        raise port.EngineRefusedError(text) from error
     except (DockerException, requests.RequestException) as error:
         raise port.EngineDownError(str(error)) from error
 
 
 def host_config(plan: ContainerPlan, options: DockerOptions) -> dict[str, Any]:
-    """Limits and rights of a container: no privileges, no capabilities, only its mounts."""
-    limits: dict[str, Any] = {}
-    if plan.memory_bytes:
-        limits |= {"mem_limit": plan.memory_bytes, "memswap_limit": plan.memory_bytes}
-    if plan.cpu_quota_us:  # not nano_cpus: a quota can be changed while the job runs
-        limits |= {"cpu_period": CPU_PERIOD_US, "cpu_quota": plan.cpu_quota_us}
-    if plan.gpus:
-        limits["device_requests"] = [
-            DeviceRequest(driver="nvidia", device_ids=list(plan.gpus), capabilities=[["gpu"]])
-        ]
-    if options.read_only:
-        own_tmp = {"/tmp": "rw,nosuid,nodev,mode=1777"}  # noqa: S108  # the container's own
-        limits |= {"read_only": True, "tmpfs": own_tmp}
-    binds = [Mount(m.target, m.source, type="bind", read_only=not m.writable) for m in plan.mounts]
-    return {
-        "mounts": binds,
+    """Return limits and rights of a container: no privileges or capabilities, only its mounts."""
+    # 1. Settings of every container.
+    mounts = []
+    for mount in plan.mounts:
+        read_only = not mount.writable
+        mounts.append(Mount(mount.target, mount.source, type="bind", read_only=read_only))
+    config: dict[str, Any] = {
+        "mounts": mounts,
         "network_mode": options.network,
         "ipc_mode": "private",
         "privileged": False,
@@ -279,30 +308,51 @@ def host_config(plan: ContainerPlan, options: DockerOptions) -> dict[str, Any]:
         "shm_size": round(options.shm_gb * GB),
         "restart_policy": {"Name": "no"},
         "log_config": LogConfig(type="json-file", config={"max-size": "64k", "max-file": "1"}),
-        **limits,
     }
+
+    # 2. Limits of this one. A CPU quota, unlike `nano_cpus`, can be changed while the job runs.
+    if plan.memory_bytes:
+        config["mem_limit"] = plan.memory_bytes
+        config["memswap_limit"] = plan.memory_bytes
+    if plan.cpu_quota_us:
+        config["cpu_period"] = CPU_PERIOD_US
+        config["cpu_quota"] = plan.cpu_quota_us
+    if plan.gpus:
+        config["device_requests"] = [
+            DeviceRequest(driver="nvidia", device_ids=list(plan.gpus), capabilities=[["gpu"]])
+        ]
+    if options.read_only:
+        config["read_only"] = True
+        config["tmpfs"] = {"/tmp": "rw,nosuid,nodev,mode=1777"}  # noqa: S108  # its own
+    return config
 
 
 def stats_of(data: dict[str, Any]) -> port.Stats | None:
-    """The Engine's statistics; None if it does not run. Inactive file cache is excluded."""
-    memory, cpu = data.get("memory_stats") or {}, data.get("cpu_stats") or {}
+    """Return a container's use by the Engine's statistics; None if it does not run.
+
+    File cache that the kernel can drop at once (inactive) does not count.
+    """
+    memory = data.get("memory_stats") or {}
     if "usage" not in memory:
         return None
     details = memory.get("stats") or {}
-    cold = details.get("total_inactive_file", details.get("inactive_file", 0))
-    return port.Stats(cpu["cpu_usage"]["total_usage"] / 1e9, max(0, memory["usage"] - cold))
+    inactive = details.get("total_inactive_file", details.get("inactive_file", 0))
+    cpu_ns = data["cpu_stats"]["cpu_usage"]["total_usage"]
+    return port.Stats(cpu_ns / 1e9, max(0, memory["usage"] - inactive))
 
 
 def _seconds(text: str) -> float:
-    """Unix seconds of an Engine's time; 0 for one that has not been."""
+    """Return the Unix seconds of a time of the Engine; 0 for an event that has not happened."""
     if text == _NEVER:
         return 0.0
     return datetime.fromisoformat(text[:19]).replace(tzinfo=UTC).timestamp()
 
 
 def _at_most(stream: Iterator[bytes], limit: int) -> Iterator[bytes]:
+    """Yield pieces of a stream until they hold `limit` bytes or more."""
+    remaining = limit
     for piece in stream:
         yield piece
-        limit -= len(piece)
-        if limit <= 0:
+        remaining -= len(piece)
+        if remaining <= 0:
             return

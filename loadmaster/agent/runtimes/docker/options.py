@@ -14,28 +14,36 @@ from loadmaster.agent.runtimes.mounts import AllowedMount, allowed_mounts
 from loadmaster.wire import WireError, from_json, one_of
 
 JOB_USER = 1000
+"""User and group of jobs where neither the agent, an option nor the image names others."""
+
 FORBIDDEN_NETWORKS = ("host", "container:")
+"""Networks, or beginnings of their names, that would show a job the machine's connections."""
+
 OWN_NETWORK = "loadmaster"
-"""Network of jobs by default, in which none reaches another; the Engine makes it when needed."""
+"""Default network of jobs, in which none reaches another; the Engine makes it when needed."""
 
 NO_METADATA = "loadmaster-no-metadata"
-"""Second network of such a job, without anybody: it has the addresses of a cloud's metadata."""
+"""Second network of such jobs, with the addresses of a cloud's metadata, and nobody in it."""
 
 NAMELESS_NETWORKS = (OWN_NETWORK, "bridge", "default", "none")
+"""Networks in which containers cannot find each other by name."""
+
 _USER = re.compile(r"(\d{1,9})(?::(\d{1,9}))?")
+"""USER or USER:GROUP, as numbers."""
 
 
 class OptionError(ValueError):
     """A bad option of the docker runtime; the message names it and the remedy."""
 
 
-def _number(value: Any) -> Any:
+def _check_not_bool(value: Any) -> Any:
+    """Refuse true and false, which Python would take for 1 and 0."""
     if isinstance(value, bool):
         raise ValueError("must be a number, not true or false")
     return value
 
 
-NUMBER = BeforeValidator(_number)
+NUMBER = BeforeValidator(_check_not_bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +65,27 @@ class DockerOptions:
     limit_cores: bool = True
 
     @classmethod
-    def read(cls, given: Mapping[str, Any]) -> DockerOptions:
+    def read(cls, settings: Mapping[str, Any]) -> DockerOptions:
         """Read settings by name, from YAML or as text; OptionError names the first wrong one."""
-        values = {str(name).replace("-", "_"): value for name, value in given.items()}
+        values = {str(name).replace("-", "_"): value for name, value in settings.items()}
         try:
-            return _checked(from_json(cls, values))
+            options = from_json(cls, values)
         except WireError as error:
             raise OptionError(f"docker.{error}") from None
+        options._check()
+        return options
+
+    def _check(self) -> None:
+        """Check user and network. Raises OptionError."""
+        if self.user not in ("", "image") and not _USER.fullmatch(self.user):
+            text = 'must be a number such as 1000, or 1000:1000, or "image"'
+            raise OptionError(f"docker.user: {text}, not {self.user!r}")
+        if os.getuid() and self.identity() != (os.getuid(), os.getgid()):
+            text = "only an agent that runs as root can run jobs as another user; leave it out"
+            raise OptionError(f"docker.user: {text}")
+        if not self.network or self.network.startswith(FORBIDDEN_NETWORKS):
+            text = f"name a network of the Engine, bridge or none, not {self.network!r}"
+            raise OptionError(f"docker.network: {text}")
 
     @property
     def has_names(self) -> bool:
@@ -71,25 +93,12 @@ class DockerOptions:
         return self.network not in NAMELESS_NETWORKS
 
     def identity(self) -> tuple[int, int] | None:
-        """User and group of every job, or None if the image decides."""
+        """Return numbers of user and group of every job; None if the image decides."""
         if self.user == "image":
             return None
-        found = _USER.fullmatch(self.user)
-        if not found:
-            return (os.getuid(), os.getgid()) if os.getuid() else (JOB_USER, JOB_USER)
-        return int(found[1]), int(found[2] or found[1])
-
-
-def _checked(options: DockerOptions) -> DockerOptions:
-    if options.user not in ("", "image") and not _USER.fullmatch(options.user):
-        text = 'must be a number such as 1000, or 1000:1000, or "image"'
-        raise OptionError(f"docker.user: {text}, not {options.user!r}")
-    if os.getuid() and options.identity() != (os.getuid(), os.getgid()):
-        text = "only an agent that runs as root can run jobs as another user; leave it out"
-        raise OptionError(f"docker.user: {text}")
-
-    if not options.network or options.network.startswith(FORBIDDEN_NETWORKS):
-        raise OptionError(
-            f"docker.network: name a network of the Engine, bridge or none, not {options.network!r}"
-        )
-    return options
+        numbers = _USER.fullmatch(self.user)
+        if numbers:
+            return int(numbers[1]), int(numbers[2] or numbers[1])
+        if os.getuid() == 0:
+            return JOB_USER, JOB_USER
+        return os.getuid(), os.getgid()

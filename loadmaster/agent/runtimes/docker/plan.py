@@ -11,25 +11,36 @@ from loadmaster.agent.runtimes.docker.options import DockerOptions
 from loadmaster.agent.runtimes.mounts import HOME, Mount
 from loadmaster.protocol import LaunchSpec
 
-RUN, GUARD, WORK, BIN, CHECKPOINTS = (
-    f"{HOME}/{name}" for name in ("run", "guard", "work", "bin", "checkpoints")
-)
-"""Paths in a container: run folder, the guard's, its own, the guard, checkpoints."""
+RUN = f"{HOME}/run"
+GUARD = f"{HOME}/guard"
+WORK = f"{HOME}/work"
+BIN = f"{HOME}/bin"
+CHECKPOINTS = f"{HOME}/checkpoints"
+"""Folders in a container: orders; the guard's files; the job's home; the guard's program;
+checkpoints."""
 
 CPU_PERIOD_US = 100_000
-GUARD_MEMORY_GB = 0.05
-LEAST_MEMORY_GB = 0.016
-"""Memory of the guard on top of the job's, and the least that the Engine takes."""
+"""Microseconds of the period for which a container's CPU quota holds."""
 
-OWNER, ASSIGNMENT, FENCE, JOB = (
-    f"loadmaster.{name}" for name in ("owner", "assignment", "fence", "job")
-)
+GUARD_MEMORY_GB = 0.05
+"""Memory of the guard, on top of the job's."""
+
+LEAST_MEMORY_GB = 0.016
+"""Least memory of a job that the Engine can limit a container to."""
+
+OWNER = "loadmaster.owner"
+ASSIGNMENT = "loadmaster.assignment"
+FENCE = "loadmaster.fence"
+JOB = "loadmaster.job"
+"""Labels of a container; its owner is the agent's machine id."""
+
 SHELL = ("/bin/sh", f"{BIN}/guard.sh")
+"""Command that starts the guard of an image with a shell."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerPlan:
-    """A container as requested from the Engine; holds no secrets, as inspect shows all."""
+    """A container to request from the Engine. It holds no secrets: `docker inspect` shows all."""
 
     name: str
     image: str
@@ -49,8 +60,9 @@ class ContainerPlan:
 class Wanted:
     """Properties of a launch that shape its container, kept in the run's folder for restarts.
 
-    `checkpoints` and `mounted` are real paths at acceptance; with `owns_checkpoints` the folder is
-    the node's own and may be given to the job's user.
+    `checkpoints` (the job's folder of them), `shared` (the folder of all jobs' checkpoints) and
+    `mounted` (sources of the job's mounts) are real paths at acceptance, "" for none. With
+    `owns_checkpoints` the folder is the node's own and may be given to the job's user.
     """
 
     grace_s: float
@@ -65,7 +77,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Image and folders to prepare; `private` are folders of the host that no job gets."""
+    """Launch whose container is to be prepared; `private`: folders of the host that no job gets."""
 
     run: RunId
     spec: LaunchSpec
@@ -77,10 +89,17 @@ class Task:
 
 
 def container_plan(task: Task, user: tuple[int, int], mounts: tuple[Mount, ...]) -> ContainerPlan:
-    """The container of a launch with the job's `mounts`; image and entry point come later."""
-    run, spec, wanted = task.run, task.spec, task.wanted
+    """Return the plan of a launch's container; image, working folder and entry point come later.
+
+    `user`: numbers of user and group; `mounts`: those that the job asks for.
+    """
+    run = task.run
+    spec = task.spec
+    wanted = task.wanted
     cores = spec.cores if spec.cpu_quota is None else spec.cpu_quota
-    is_limited = cores > 0 and task.options.limit_cores
+    cpu_quota_us = None
+    if cores > 0 and task.options.limit_cores:
+        cpu_quota_us = max(1000, round(cores * CPU_PERIOD_US))
     return ContainerPlan(
         name=run.name,
         image="",
@@ -99,44 +118,44 @@ def container_plan(task: Task, user: tuple[int, int], mounts: tuple[Mount, ...])
         ),
         gpus=wanted.gpus,
         memory_bytes=memory_bytes(spec.memory_gb),
-        cpu_quota_us=max(1000, round(cores * CPU_PERIOD_US)) if is_limited else None,
+        cpu_quota_us=cpu_quota_us,
         stop_timeout_s=round(wanted.grace_s) + 5,
     )
 
 
 def memory_bytes(memory_gb: float) -> int | None:
-    """Memory limit of a job's container, the guard included; None for a job without a limit."""
+    """Return the bytes that a job's container may use, the guard included; None: no limit."""
     if memory_gb <= 0:
         return None
     return round((max(memory_gb, LEAST_MEMORY_GB) + GUARD_MEMORY_GB) * GB)
 
 
 def own_mounts(folder: Path, checkpoints: str, *, has_script: bool) -> tuple[Mount, ...]:
-    """Mounts of every container; nothing that could prolong its lease is writable.
+    """Return the mounts of every container; no file that could prolong its lease is writable.
 
     A script's steps share cores and GPUs by a file.
     """
     run = folder / "run"
-    mounts: tuple[Mount, ...] = (
+    mounts = [
         Mount(str(run), RUN),
         Mount(str(run / "progress.jsonl"), f"{RUN}/progress.jsonl", writable=True),
         Mount(str(folder / "guard"), GUARD, writable=True),
         Mount(str(folder / "work"), WORK, writable=True),
         Mount(str(folder / "bin"), BIN),
-    )
+    ]
     if has_script:
-        mounts = (*mounts, Mount(str(run / "steps"), f"{RUN}/steps", writable=True))
+        mounts.append(Mount(str(run / "steps"), f"{RUN}/steps", writable=True))
     if checkpoints:
-        mounts = (*mounts, Mount(checkpoints, CHECKPOINTS, writable=True))
-    return mounts
+        mounts.append(Mount(checkpoints, CHECKPOINTS, writable=True))
+    return tuple(mounts)
 
 
-def job_environment(given: Mapping[str, str]) -> dict[str, str]:
-    """Variables inside the container: its folder names, a home of its own."""
-    inside = {"LOADMASTER_RUN_DIR": RUN}
-    if "LOADMASTER_CHECKPOINT_DIR" in given:
-        inside["LOADMASTER_CHECKPOINT_DIR"] = CHECKPOINTS
-    return {"HOME": WORK, "USER": "job", "LOGNAME": "job", **given, **inside}
+def job_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return a launch's variables with the folders' names inside the container, and a home."""
+    folders = {"LOADMASTER_RUN_DIR": RUN}
+    if "LOADMASTER_CHECKPOINT_DIR" in environment:
+        folders["LOADMASTER_CHECKPOINT_DIR"] = CHECKPOINTS
+    return {"HOME": WORK, "USER": "job", "LOGNAME": "job", **environment, **folders}
 
 
 def launch_data(
@@ -146,7 +165,10 @@ def launch_data(
     wanted: Wanted,
     outputs: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Instructions that guard.py reads; `outputs` are files of the container by stream."""
+    """Return the content of `launch.json`, which guard.py reads.
+
+    `outputs`: files of the container by stream.
+    """
     return {
         "argv": list(command),
         "outputs": dict(outputs),
@@ -164,17 +186,24 @@ def launch_data(
 def launch_script(
     command: Iterable[str], environment: Mapping[str, str], outputs: Mapping[str, str]
 ) -> str:
-    """The script that guard.sh runs: one compound command, read whole before it is emptied.
+    """Return the script that guard.sh runs in place of `launch.json`.
 
-    Of `outputs`, files of the container by stream, that of stdout takes errors too without another.
+    It empties itself, as it holds secrets. The shell has read it whole by then: it is one compound
+    command. `outputs`: files of the container by stream; that of stdout takes errors too if stderr
+    has none.
     """
-    files = ""
+    lines = ["{"]
+    for name, value in environment.items():
+        lines.append(f"export {name}={shlex.quote(value)}")
+    lines.append(f": >{GUARD}/launch.sh")
+    lines.append(f": >{GUARD}/launch.json")
     for stream, number in (("stdout", 1), ("stderr", 2)):
         if stream in outputs:
             path = shlex.quote(outputs[stream])
-            files += f": >{path}\nexec {number}>>{path}\n"
+            lines.append(f": >{path}")
+            lines.append(f"exec {number}>>{path}")
     if set(outputs) == {"stdout"}:
-        files += "exec 2>&1\n"
-    exports = "".join(f"export {name}={shlex.quote(v)}\n" for name, v in environment.items())
-    emptied = f": >{GUARD}/launch.sh\n: >{GUARD}/launch.json\n"
-    return f"{{\n{exports}{emptied}{files}exec {shlex.join(command)}\n}}\n"
+        lines.append("exec 2>&1")
+    lines.append(f"exec {shlex.join(command)}")
+    lines.append("}")
+    return "\n".join(lines) + "\n"

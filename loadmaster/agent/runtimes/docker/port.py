@@ -1,4 +1,4 @@
-"""The port to a Docker Engine, its answers and failures; `engine` is the real one."""
+"""Interface to a Docker Engine: its calls, answers and failures. `engine` is the real one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from loadmaster.agent.runtimes.docker.plan import ContainerPlan
 
 
 class EngineDownError(Exception):
-    """The Engine does not answer: what was asked may or may not have been done."""
+    """The Engine does not answer: it may or may not have done what the call asked for."""
 
 
 class EngineRefusedError(Exception):
@@ -18,16 +18,19 @@ class EngineRefusedError(Exception):
 
 
 class NameTakenError(EngineRefusedError):
-    """A container of that name exists."""
+    """A container of that name exists, or is not in a state for the call."""
 
 
 class ImageMissingError(EngineRefusedError):
-    """The image is not there, or cannot be had."""
+    """The image is not on the node, or cannot be pulled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image on the node: id, repository digests, and its own settings."""
+    """An image on the node: id, repository digests, and the settings that it brings.
+
+    `user`: name or number, also with a group (USER:GROUP); `path`: its variable PATH.
+    """
 
     id: str
     digests: tuple[str, ...] = ()
@@ -38,7 +41,10 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """State of a container ("created", "running", "exited"); the rest once it ended."""
+    """A container. `state`: the Engine's word, such as "created", "running" or "exited".
+
+    Exit code, `oom` (a process was killed for memory), error and end are known once it has ended.
+    """
 
     state: str
     labels: dict[str, str]
@@ -59,52 +65,55 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """CPU seconds since the start, and bytes in use without droppable file cache."""
+    """CPU seconds since the start, and bytes in use without file cache that can be dropped."""
 
     cpu_s: float
     memory: int
 
 
 class Engine(Protocol):
-    """Port to an Engine. Calls may raise EngineDownError or EngineRefusedError."""
+    """Calls to an Engine. Each may raise EngineDownError or EngineRefusedError."""
 
     def runs(self, owner: str) -> dict[RunId, Container]:
-        """Every container of an agent, by its labels; ended ones without the details."""
+        """Return all containers with an agent's label; ended ones without details."""
 
     def inspect(self, name: str) -> Container | None:
-        """A container with all details, or None."""
+        """Return a container with all details; None if there is none of that name."""
 
     def find(self, reference: str) -> Image | None:
-        """An image on the node, by name, id or digest."""
+        """Return an image on the node by name, id or digest; None if it is not there."""
 
     def pull(
         self, reference: str, tell: Callable[[float], None], is_off: Callable[[], bool]
     ) -> None:
-        """Pull an image, reporting the fraction, until done or no longer wanted."""
+        """Pull an image. `tell` is called with its fraction; stop once `is_off` returns True."""
 
     def create(self, plan: ContainerPlan, options: DockerOptions) -> None:
-        """Make a container, not yet started."""
+        """Make a container without starting it. Raises NameTakenError and ImageMissingError."""
 
     def start(self, name: str) -> None:
         """Start a created container."""
 
     def kill(self, name: str) -> None:
-        """SIGKILL to all of a container; one that does not run is fine."""
+        """Send SIGKILL to all processes of a container; do nothing if it does not run."""
 
     def terminate(self, name: str) -> None:
-        """SIGTERM to a container's first process; one that does not run is fine."""
+        """Send SIGTERM to a container's first process; do nothing if it does not run."""
 
     def remove(self, name: str) -> None:
-        """Remove a container, running or not; one that is gone is fine."""
+        """Remove a container, running or not; do nothing if it is gone."""
 
     def read_file(self, name: str, path: str) -> bytes | None:
-        """A file of a container, links followed within a folder; None if there is none."""
+        """Return the content of a file in a container; None if there is none.
+
+        Links are followed. It is empty for a folder and for a file that is too large.
+        """
 
     def last_words(self, name: str) -> str:
-        """The last lines that a container's first process said."""
+        """Return the last lines of output of a container's first process."""
 
     def stats(self, name: str) -> Stats | None:
-        """Resource use of a container, or None if it does not run."""
+        """Return the resource use of a container, None if it does not run."""
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""

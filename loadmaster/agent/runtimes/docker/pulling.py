@@ -5,65 +5,92 @@ from typing import Any
 READY = frozenset({"Already exists", "Pull complete"})
 DOWNLOADED = frozenset({"Download complete", "Verifying Checksum"})
 UNDER_WAY = frozenset({"Downloading", "Extracting", "Waiting", "Pulling fs layer"})
+"""States of a layer in the Engine's messages."""
 
 
 class PullProgress:
-    """Fraction of an image that is there: half of each layer is download, half unpacking.
+    """Fraction of an image that has been pulled: half of a layer is download, half unpacking.
 
-    Layers of unknown size count as much as the known ones do on average; it never goes back.
+    Layers of unknown size count as much as the others on average. The fraction never decreases.
     """
 
     def __init__(self) -> None:
-        self._done: dict[str, float] = {}
+        self._layer_fractions: dict[str, float] = {}
         self._sizes: dict[str, float] = {}
-        self._told = 0.0
+        """Bytes of the layers whose size is known."""
+        self._fraction = 0.0
 
     def update(self, event: dict[str, Any]) -> float:
-        """Process a message of the Engine; return the fraction that is there now, 0 to 1."""
-        layer, status = str(event.get("id") or ""), str(event.get("status") or "")
-        detail = event.get("progressDetail") or {}
+        """Read a message of the Engine; return the fraction of the image, 0 to 1."""
+        layer = str(event.get("id") or "")
+        status = str(event.get("status") or "")
         if layer and status in READY | DOWNLOADED | UNDER_WAY:
-            current, total = (float(detail.get(name) or 0) for name in ("current", "total"))
-            self._note(layer, status, current, total)
-        self._told = max(self._told, self._fraction())
-        return self._told
+            detail = event.get("progressDetail") or {}
+            current = float(detail.get("current") or 0)
+            total = float(detail.get("total") or 0)
+            self._update_layer(layer, status, current, total)
+        self._fraction = max(self._fraction, self._weighted_mean())
+        return self._fraction
 
-    def _note(self, layer: str, status: str, current: float, total: float) -> None:
+    def _update_layer(self, layer: str, status: str, current: float, total: float) -> None:
+        """Note the fraction of a layer; `current` and `total`: bytes of its present state."""
+        part = 0.0
         if total > 0:
             self._sizes[layer] = total
-        part = min(1.0, current / total) if total > 0 else 0.0
+            part = min(1.0, current / total)
         if status in READY:
-            done = 1.0
+            fraction = 1.0
         elif status in DOWNLOADED:
-            done = 0.5
+            fraction = 0.5
+        elif status == "Extracting":
+            fraction = 0.5 + 0.5 * part
         else:
-            done = 0.5 * part + (0.5 if status == "Extracting" else 0.0)
-        self._done[layer] = max(done, self._done.get(layer, 0.0))
+            fraction = 0.5 * part
+        self._layer_fractions[layer] = max(fraction, self._layer_fractions.get(layer, 0.0))
 
-    def _fraction(self) -> float:
-        if not self._done:
+    def _weighted_mean(self) -> float:
+        """Return the mean of the layers' fractions, weighted by their sizes."""
+        if not self._layer_fractions:
             return 0.0
-        usual = sum(self._sizes.values()) / len(self._sizes) if self._sizes else 1.0
-        sizes = {layer: self._sizes.get(layer, usual) for layer in self._done}
-        return sum(self._done[layer] * size for layer, size in sizes.items()) / sum(sizes.values())
+        mean_size = 1.0
+        if self._sizes:
+            mean_size = sum(self._sizes.values()) / len(self._sizes)
+        pulled = 0.0
+        total = 0.0
+        for layer, fraction in self._layer_fractions.items():
+            size = self._sizes.get(layer, mean_size)
+            pulled += fraction * size
+            total += size
+        return pulled / total
 
 
 def repository_of(image: str) -> str:
-    """The name of an image without tag and digest."""
-    name = image.partition("@")[0]
-    head, _, last = name.rpartition("/")
-    return f"{head}/{last.partition(':')[0]}" if head else last.partition(":")[0]
+    """Return the name of an image without tag and digest."""
+    name, _, _ = image.partition("@")
+    host, slash, last = name.rpartition("/")  # a colon before the slash is that of a port
+    repository, _, _ = last.partition(":")
+    return f"{host}{slash}{repository}"
 
 
 def pinned(image: str, digest: str) -> str:
-    """The image's name with a digest in place of its tag."""
+    """Return the image's name with a digest in place of its tag."""
     return f"{repository_of(image)}@{digest}"
 
 
 def digest_of(image: str, image_id: str, digests: tuple[str, ...]) -> str:
-    """The digest an image's name resolved to: its registry's, another's, or the id."""
+    """Return the digest of an image by its name; else one of another name, else the image's id.
+
+    `digests`: those that the Engine has of it, as NAME@DIGEST.
+    """
+    by_name = {}
+    for item in digests:
+        name, _, digest = item.partition("@")
+        by_name[name] = digest
     repository = repository_of(image)
-    known = {name: digest for name, _, digest in (item.partition("@") for item in digests)}
-    names = (repository, f"docker.io/{repository}", f"docker.io/library/{repository}")
-    own = [digest for name, digest in known.items() if name in names]
-    return next(iter([*own, *known.values()]), image_id)
+    own_names = (repository, f"docker.io/{repository}", f"docker.io/library/{repository}")
+    for name, digest in by_name.items():
+        if name in own_names:
+            return digest
+    for digest in by_name.values():
+        return digest
+    return image_id

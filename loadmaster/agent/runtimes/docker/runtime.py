@@ -63,8 +63,14 @@ from loadmaster.protocol import CONTAINER, ReasonClass
 from loadmaster.wire import WireError, from_json
 
 OVERDUE_S = 5.0
+"""Seconds after its last end after which a container that still runs is killed."""
+
 START_PAUSE_S = 0.5
+"""Seconds between two tries to start a container while the Engine does not answer."""
+
 LEAVING_S = 10.0
+"""Longest wait in seconds of a leaving agent for containers that are being started."""
+
 NAMELESS = (
     "in the network {} containers do not find one another, so no gang can run over it: give the"
     " agents a network that they share (--docker network=NAME; docs/agent.md, Gangs)"
@@ -75,7 +81,7 @@ logger = logging.getLogger(__name__)
 
 
 class DockerRuntime(RunFolders):
-    """Runs jobs as containers; threads do whatever may take the Engine long, `poll` only looks.
+    """Runs jobs as containers. Calls that may take the Engine long are made in threads.
 
     In a run's folder `run/` is read-only in the container but for progress, `guard/` holds launch,
     output and exit, `work/` is the job's home; `spec.json`, `wanted.json` and `end.json` are the
@@ -94,21 +100,28 @@ class DockerRuntime(RunFolders):
         clock: Clock | None = None,
         server: Mapping[str, object] = NO_SERVER,
     ) -> None:
-        """`server`: how scripts reach the server (`start.server_access`)."""
+        """Look at the containers of this `owner`, the agent's machine id.
+
+        `server`: how scripts reach the server (`start.server_access`).
+        Raises EngineDownError if the Engine does not answer.
+        """
         super().__init__(runs, clock)
         self._server = server
-        self._engine, self._owner, self._options = engine, owner, options
+        self._engine = engine
+        self._owner = owner
+        self._options = options
         self._private = private_folders(runs.parent, options.host)
         self._preparations: dict[RunId, Preparation] = {}
         self._starting: set[RunId] = set()
         self._removing: set[RunId] = set()
         self._shells: set[str] = set()
+        """Ids of images that are known to have a shell."""
         self._watch = Watch(engine, owner, self._clock, self._maintain)
         self._watch.begin()
 
     def close(self) -> None:
+        # The next agent would settle launches that are being started as never started.
         until_s = self._clock.boot_s() + LEAVING_S
-        # else the next agent would settle them as never started
         while self._starting and self._clock.boot_s() < until_s:
             time.sleep(START_PAUSE_S / 10)
         self._watch.close()
@@ -123,7 +136,10 @@ class DockerRuntime(RunFolders):
         return self.folder(run) / ("run" if stream == PROGRESS else "guard") / FILES[stream]
 
     def address(self, own: str) -> str:
-        """The launch's own name where the network has names; no host port is published."""
+        """Return CONTAINER, for the launch's own name, where containers find each other by name.
+
+        No port of the machine leads to a container, so its own address is of no use.
+        """
         return CONTAINER if self._options.has_names else ""
 
     def trouble(self) -> str:
@@ -134,19 +150,21 @@ class DockerRuntime(RunFolders):
             return ReasonClass.USER, "image: is missing; name the image the job runs in"
         if launch.spec.world_size > 1 and not self._options.has_names:
             return ReasonClass.NODE, NAMELESS.format(self._options.network)
-        places = self._places(launch)
+        rules = self._mount_rules(launch)
         try:
-            mounts = job_mounts(launch.spec.mounts, places)
+            mounts = job_mounts(launch.spec.mounts, rules)
             outputs_on_host(outputs_in_container(launch.spec), mounts)
         except ValueError as error:
             return ReasonClass.USER, str(error)
-        if place := launch.environment.get("LOADMASTER_CHECKPOINT_DIR"):
+        place = launch.environment.get("LOADMASTER_CHECKPOINT_DIR")
+        if place:
             own = self.folder(launch.run) / "checkpoints"
-            if problem := checkpoint_problem(place, launch.spec.job, own, places):
+            problem = checkpoint_problem(place, launch.spec.job, own, rules)
+            if problem:
                 return ReasonClass.USER, problem
         return None
 
-    def _places(self, launch: Launch) -> MountRules:
+    def _mount_rules(self, launch: Launch) -> MountRules:
         return MountRules(self._options.mounts, self._private, launch.checkpoints)
 
     def prepare(self, launch: Launch) -> None:
@@ -181,34 +199,38 @@ class DockerRuntime(RunFolders):
         outputs = outputs_in_container(launch.spec)
         if outputs:
             try:
-                mounts = job_mounts(launch.spec.mounts, self._places(launch))
+                mounts = job_mounts(launch.spec.mounts, self._mount_rules(launch))
                 write_json(folder / OUTPUTS, outputs_on_host(outputs, mounts))
             except ValueError as error:
                 raise LaunchError(str(error)) from error
         return outputs
 
     def _wanted(self, launch: Launch) -> Wanted:
-        """Read real paths: what they are now is what is mounted, or nothing."""
+        """Return the request for a container, with the paths to which links lead now.
+
+        A folder that leads elsewhere when the container is made is not mounted.
+        """
         place = launch.environment.get("LOADMASTER_CHECKPOINT_DIR", "")
         real = Path(place).resolve()
         shared = launch.checkpoints.resolve() if launch.checkpoints else None
         try:
-            mounts = job_mounts(launch.spec.mounts, self._places(launch))
+            mounts = job_mounts(launch.spec.mounts, self._mount_rules(launch))
         except ValueError as error:
             raise LaunchError(str(error)) from error
-        is_own = real.is_relative_to(self.folder(launch.run).resolve()) or real.parent == shared
+        is_in_run = real.is_relative_to(self.folder(launch.run).resolve())
         return Wanted(
             launch.grace_s,
             launch.boot_id,
             launch.gpus,
             checkpoints=str(real) if place else "",
-            owns_checkpoints=is_own,
+            owns_checkpoints=is_in_run or real.parent == shared,
             mounted=tuple(mount.source for mount in mounts),
             shared=str(shared or ""),
             limits=launch.limits,
         )
 
     def _make_folders(self, folder: Path) -> None:
+        """Make the folders of a run, with the guard's programs."""
         private_folder(folder)
         for name in ("guard", "work"):
             private_folder(folder / name)
@@ -221,20 +243,25 @@ class DockerRuntime(RunFolders):
         (folder / "run" / FILES[PROGRESS]).touch(0o600)
 
     def _begin_preparing(self, run: RunId) -> Preparation | None:
-        """The run's preparation, begun if missing; None if its folder lacks the request."""
-        if run not in self._preparations:
-            folder, spec = self.folder(run), self.spec(run)
-            try:
-                wanted = from_json(Wanted, guard.read_json(folder / "wanted.json"))
-            except WireError:
-                return None
-            if spec is None:
-                return None
-            task = Task(run, spec, wanted, folder, self._owner, self._options, self._private)
-            made = Preparation(self._engine, task, self._shells, self._watch)
-            self._preparations[run] = made
-            made.start()
-        return self._preparations[run]
+        """Return the run's preparation, which begins now unless an earlier call began it.
+
+        None if the run's folder does not hold the request for a container.
+        """
+        if run in self._preparations:
+            return self._preparations[run]
+        folder = self.folder(run)
+        spec = self.spec(run)
+        try:
+            wanted = from_json(Wanted, guard.read_json(folder / "wanted.json"))
+        except WireError:
+            return None
+        if spec is None:
+            return None
+        task = Task(run, spec, wanted, folder, self._owner, self._options, self._private)
+        preparation = Preparation(self._engine, task, self._shells, self._watch)
+        self._preparations[run] = preparation
+        preparation.start()
+        return preparation
 
     def start(self, run: RunId, lease_until_s: float) -> None:
         folder = self.folder(run)
@@ -251,11 +278,12 @@ class DockerRuntime(RunFolders):
             _in_thread(self._start, run)
 
     def _start(self, run: RunId) -> None:
-        """Start the container once; retries until the lease ends if the Engine is silent."""
+        """Start the container; try until the lease ends while the Engine does not answer."""
         try:
             while True:
                 try:
-                    if failure := self._start_created(run):
+                    failure = self._start_created(run)
+                    if failure:
                         self._give_up(run, failure)
                     return
                 except port.EngineDownError as error:
@@ -269,25 +297,32 @@ class DockerRuntime(RunFolders):
             self._starting.discard(run)
 
     def _start_created(self, run: RunId) -> Exit | None:
+        """Start a container that was created; return the end of one that must not start."""
         container = self._engine.inspect(run.name)
         if container and container.state == "created":
+            # The Engine would follow a link that was put there after the container was made.
             wanted = guard.read_json(self.folder(run) / "wanted.json") or {}
-            sources = filter(None, [wanted.get("checkpoints"), *wanted.get("mounted", ())])
-            if moved(sources):  # since the container was made; the Engine would follow the link
+            sources = [wanted.get("checkpoints"), *wanted.get("mounted", ())]
+            if moved(source for source in sources if source):
                 return self._not_started(MOVED, blame=ReasonClass.USER)
             self._engine.start(run.name)
         self._watch.look()
         return None
 
     def _not_started(self, error: str, **details: Any) -> Exit:
+        """Return the end of a run whose job never started."""
         return Exit(self._clock.wall_s(), started=False, error=error, **details)
 
     def _give_up(self, run: RunId, ended: Exit) -> None:
+        """End a run in this way, unless its guard has begun."""
         if self._claim(run):
             self._write_end(run, ended)
 
     def _claim(self, run: RunId) -> bool:
-        """Take the guard's place, so that none can begin; False if one has."""
+        """Create the file by which a guard owns the launch, so that no guard can begin.
+
+        Return False if one has begun.
+        """
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             os.close(os.open(self.folder(run) / "guard" / "guard.pid", flags, 0o600))
@@ -298,18 +333,21 @@ class DockerRuntime(RunFolders):
         return True
 
     def _has_begun(self, run: RunId) -> bool:
+        """Return True if a guard owns the launch, or the agent has settled it."""
         return os.path.lexists(self.folder(run) / "guard" / "guard.pid")
 
     def _write_end(self, run: RunId, ended: Exit) -> RunStatus:
-        # on a full disk, or if the folder is gone, it is worked out again at the next look
+        """Record the end of a run, and return its status."""
+        # On a full disk, or if the folder is gone, the next poll finds the end again.
         with contextlib.suppress(OSError):
             write_json(self.folder(run) / "end.json", asdict(ended), durable=True)
         return RunStatus(RunState.ENDED, ended)
 
     def _signal_guard(self, run: RunId) -> None:
-        _in_thread(self._quietly, self._engine.terminate, run)
+        _in_thread(self._try_call, self._engine.terminate, run)
 
-    def _quietly(self, call: Any, run: RunId) -> None:
+    def _try_call(self, call: Callable[[str], None], run: RunId) -> None:
+        """Make a call of the Engine for a run's container; log a failure."""
         try:
             call(run.name)
         except (port.EngineDownError, port.EngineRefusedError) as error:
@@ -317,37 +355,47 @@ class DockerRuntime(RunFolders):
 
     def stop(self, run: RunId, order: StopOrder) -> None:
         super().stop(run, order)
-        # nobody guards a stray whose folder is gone
+        # The container of a stray may have lost its folder, and with it the orders to its guard.
         if not self.orders(run).exists() and run in self._watch.containers():
-            _in_thread(self._quietly, self._engine.kill, run)
+            _in_thread(self._try_call, self._engine.kill, run)
 
     def poll(self, run: RunId) -> RunStatus:
+        # 1. A run that is being removed, or has ended.
         if run in self._removing:
             return RunStatus(RunState.ABSENT)
         folder = self.folder(run)
-        if ended := read_exit(folder / "end.json"):
+        ended = read_exit(folder / "end.json")
+        if ended:
             return RunStatus(RunState.ENDED, ended)
+
+        # 2. One being prepared, whose containers come and go to look into the image.
         preparation = self._preparations.get(run)
         if preparation and preparation.done is None and not self._has_begun(run):
-            return self._preparing(run)  # containers come and go to look into the image
+            return self._preparation_status(run)
+
+        # 3. One that runs, or whose container has ended or is gone.
         container = self._watch.containers().get(run)
         if run in self._starting or (container and container.runs):
             return RunStatus(RunState.RUNNING, lease_until_s=self._lease_until_s(run))
         begun = self._has_begun(run)
         if container is None and begun:
-            gone = "the run's container is gone"
-            container = port.Container("exited", {}, error=gone, ended_at_s=self._clock.wall_s())
+            error = "the run's container is gone"
+            container = port.Container("exited", {}, error=error, ended_at_s=self._clock.wall_s())
         if container and container.has_ended:
-            told = read_object(folder / "guard" / "exit.json")
-            return self._write_end(run, end_of(container, told, begun))
-        return self._preparing(run)
+            report = read_object(folder / "guard" / "exit.json")
+            return self._write_end(run, end_of(container, report, begun))
 
-    def _preparing(self, run: RunId) -> RunStatus:
+        # 4. One that was prepared, here or by an earlier agent.
+        return self._preparation_status(run)
+
+    def _preparation_status(self, run: RunId) -> RunStatus:
+        """Return the status of a run that has not begun; begin its preparation if none is known."""
         preparation = self._begin_preparing(run)
         if preparation is None:
             is_made = run in self._watch.containers()
             return RunStatus(RunState.PREPARED if is_made else RunState.ABSENT)
-        if error := preparation.error:
+        error = preparation.error
+        if error:
             self._claim(run)
             return self._write_end(run, self._not_started(str(error), blame=error.blame))
         if preparation.done is None:
@@ -355,7 +403,7 @@ class DockerRuntime(RunFolders):
         return RunStatus(RunState.PREPARED, image_digest=preparation.done)
 
     def abandon(self, run: RunId) -> RunStatus:
-        """Settle a launch; whoever creates `guard.pid` first decides."""
+        """Settle a launch: it has begun if its guard created `guard.pid` before this agent."""
         status = self.poll(run)
         is_waiting = status.state in (RunState.PREPARED, RunState.PREPARING)
         if not is_waiting or not self.folder(run).exists():
@@ -366,7 +414,9 @@ class DockerRuntime(RunFolders):
         return self._write_end(run, self._not_started(NEVER_STARTED))
 
     def _call_off(self, run: RunId) -> None:
-        if preparation := self._preparations.pop(run, None):
+        """Call off the preparation of a run, if there is one."""
+        preparation = self._preparations.pop(run, None)
+        if preparation:
             preparation.off.set()
 
     def list(self) -> tuple[RunId, ...]:
@@ -385,10 +435,12 @@ class DockerRuntime(RunFolders):
         self._watch.wake()
 
     def _maintain(self) -> None:
+        """Enforce limits and remove containers; the watch calls this after each look."""
         self._enforce()
         self._clear_away()
 
     def _clear_away(self) -> None:
+        """Remove the containers and folders of runs that are to be removed."""
         for run in tuple(self._removing):
             try:
                 self._engine.remove(run.name)
@@ -401,7 +453,10 @@ class DockerRuntime(RunFolders):
             self._removing.discard(run)
 
     def _enforce(self) -> None:
-        """Do for running jobs what a guard from their own image may leave undone."""
+        """Trim long output, and kill containers that run on after their end.
+
+        Their guards should do both, but they run by programs of the jobs' images.
+        """
         now_s = self._clock.boot_s()
         for run, container in self._watch.containers().items():
             if not container.runs:
@@ -411,9 +466,10 @@ class DockerRuntime(RunFolders):
             if now_s > self._latest_end_s(run) + OVERDUE_S:
                 text = "%s has outlived its lease or an order to stop and is killed"
                 logger.warning(text, run.name)
-                self._quietly(self._engine.kill, run)
+                self._try_call(self._engine.kill, run)
 
     def _latest_end_s(self, run: RunId) -> float:
+        """Return the time on the boot clock at which the guard kills the job at the latest."""
         lease = guard.read_json(self.orders(run) / "lease.json") or {}
         order = guard.read_json(self.orders(run) / "stop.json") or {}
         wanted = guard.read_json(self.folder(run) / "wanted.json") or {}

@@ -1,4 +1,4 @@
-"""The end of a container's run, from what the Engine and the guard say. Pure."""
+"""The end of a container's run, from the Engine's report and the guard's. Pure."""
 
 import signal
 from dataclasses import replace
@@ -11,6 +11,10 @@ from loadmaster.agent.runtimes.folders import exit_of
 from loadmaster.protocol import ReasonClass
 
 KILLED = 128 + signal.SIGKILL
+"""Exit code of a killed container."""
+
+LONGEST_ERROR = 1000
+
 NO_GUARD = {
     18: "the guard is not process 1 of its container",
     19: (
@@ -21,23 +25,28 @@ NO_GUARD = {
 """Exit codes of guard.sh before it begins."""
 
 ENDED_WELL = (0, EXIT_PREEMPTED, EXIT_STALE_FENCE)
+"""Exit codes of jobs that were not killed for memory, even if another of their processes was."""
 
 
-def end_of(container: Container, told: dict[str, Any] | None, begun: bool) -> Exit:
-    """End of a run; `told` is the guard's exit.json, which the job could have written as well."""
-    if told is None:
-        return _without_words(container, begun)
-    ended_at_s = told.get("ended_at_s") or container.ended_at_s
+def end_of(container: Container, report: dict[str, Any] | None, begun: bool) -> Exit:
+    """Return the end of a run whose container has ended.
+
+    `report`: the guard's `exit.json`, which the job could have written too; None if there is none.
+    `begun`: the guard owned the launch.
+    """
+    if report is None:
+        return _end_without_report(container, begun)
+    ended_at_s = report.get("ended_at_s") or container.ended_at_s
     try:
-        ended = exit_of({**told, "blame": None, "ended_at_s": ended_at_s})
+        ended = exit_of({**report, "blame": None, "ended_at_s": ended_at_s})
     except (TypeError, ValueError, OverflowError):
-        return _without_words(container, begun)
+        return _end_without_report(container, begun)
     is_oom = container.oom and ended.stopped_by is None and ended.exit_code not in ENDED_WELL
-    return replace(ended, error=ended.error[:1000], oom=ended.oom or is_oom)
+    return replace(ended, error=ended.error[:LONGEST_ERROR], oom=ended.oom or is_oom)
 
 
-def _without_words(container: Container, begun: bool) -> Exit:
-    """The guard left nothing: it was killed, or never began."""
+def _end_without_report(container: Container, begun: bool) -> Exit:
+    """Return the end of a run whose guard was killed, or never began."""
     if container.oom:
         return Exit(
             container.ended_at_s, exit_code=KILLED, killed=True, oom=True, error="out of memory"
@@ -53,7 +62,7 @@ def _without_words(container: Container, begun: bool) -> Exit:
 
 
 def start_failure(at_s: float, error: str) -> Exit:
-    """The end of a container that the Engine could not start."""
+    """Return the end of a run whose container the Engine could not start; `error`: its words."""
     blame = ReasonClass.NODE
     if "device driver" in error or "nvidia" in error.lower():
         blame = ReasonClass.GPU

@@ -1,4 +1,4 @@
-"""A thread that watches containers, so that the loop never waits for the Engine."""
+"""Watch over containers in a thread, so that the agent's loop never waits for the Engine."""
 
 import contextlib
 import logging
@@ -11,71 +11,91 @@ from loadmaster.agent.runtimes.base import RunId
 from loadmaster.agent.runtimes.docker import port
 
 LOOK_S = 0.2
+"""Seconds between two looks at the containers."""
+
 LOOK_AGAIN_S = 1.0
+"""Seconds between two looks after one that failed."""
+
 STATS_S = 1.5
+"""Seconds between two measurements of the containers' use."""
+
 TROUBLE_AFTER_S = 3.0
+"""Seconds without an answer after which the node takes no new work."""
 
 logger = logging.getLogger(__name__)
 
 
 class Watch:
-    """Newest view of an agent's containers; `after` is called after every look, in the thread."""
+    """Newest view of an agent's containers. `after` is called in the thread after every look.
+
+    `owner`: value of the label by which the agent's containers are found.
+    """
 
     def __init__(
         self, engine: port.Engine, owner: str, clock: Clock, after: Callable[[], None]
     ) -> None:
-        self._engine, self._owner, self._clock, self._after = engine, owner, clock, after
+        self._engine = engine
+        self._owner = owner
+        self._clock = clock
+        self._after = after
         self._lock = threading.Lock()
         self._containers: dict[RunId, port.Container] = {}
         self._stats: dict[RunId, port.Stats] = {}
-        self._counted_s = float("-inf")
+        self._measured_s = float("-inf")
+        """Time of the last measurement of use, on the boot clock."""
         self._answered_s = clock.boot_s()
+        """Time of the Engine's last answer, on the boot clock."""
         self._error = ""
-        self._left = threading.Event()
+        """Failure of the last look; "" if it worked."""
+        self._closed = threading.Event()
         self._woken = threading.Event()
-        self._thread = threading.Thread(target=self._go_on, name="docker-watch", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="docker-watch", daemon=True)
 
     def begin(self) -> None:
-        """Look once, then in a thread; EngineDownError if the Engine is silent now."""
+        """Look now, then again and again in the thread.
+
+        Raises EngineDownError if the Engine does not answer now.
+        """
         self.look()
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread, after it has done what it was doing."""
-        self._left.set()
+        """End the thread after its present look."""
+        self._closed.set()
         self._woken.set()
         if self._thread.is_alive():
             self._thread.join(LOOK_AGAIN_S * 10)
 
     def wake(self) -> None:
-        """Look soon."""
+        """Make the thread look now."""
         self._woken.set()
 
     def containers(self) -> dict[RunId, port.Container]:
-        """The containers as they were at the last look."""
+        """Return the containers as they were at the last look."""
         return self._containers
 
     def stats(self, run: RunId) -> port.Stats | None:
-        """Last measured use of a container."""
+        """Return the last measured use of a container."""
         return self._stats.get(run)
 
     def trouble(self) -> str:
-        """Reason for an Engine's silence of a while, or empty."""
+        """Return how long the Engine has not answered, and why; "" if it answers."""
         silent_s = self._clock.boot_s() - self._answered_s
-        text = f"the Docker Engine has not answered for {silent_s:.0f} s: {self._error}"
-        return text if silent_s > TROUBLE_AFTER_S else ""
+        if silent_s <= TROUBLE_AFTER_S:
+            return ""
+        return f"the Docker Engine has not answered for {silent_s:.0f} s: {self._error}"
 
     def look(self) -> None:
-        """Take a view now."""
+        """Look at all containers now. Raises EngineDownError and EngineRefusedError."""
         with self._lock:
-            found = self._engine.runs(self._owner)
-            self._containers = {
-                run: self._detailed(run, container) for run, container in found.items()
-            }
+            containers = {}
+            for run, container in self._engine.runs(self._owner).items():
+                containers[run] = self._with_details(run, container)
+            self._containers = containers
             self._answered_s = self._clock.boot_s()
 
-    def _detailed(self, run: RunId, container: port.Container) -> port.Container:
-        """An ended container with its details, which are asked for once."""
+    def _with_details(self, run: RunId, container: port.Container) -> port.Container:
+        """Return a container, with its details if it has ended; they are asked for only once."""
         if not container.has_ended:
             return container
         former = self._containers.get(run)
@@ -83,29 +103,32 @@ class Watch:
             return former
         return self._engine.inspect(run.name) or replace(container, error="the container is gone")
 
-    def _count(self) -> None:
+    def _measure(self) -> None:
+        """Measure the use of running containers, every STATS_S."""
         now_s = self._clock.boot_s()
-        if now_s - self._counted_s < STATS_S:
+        if now_s - self._measured_s < STATS_S:
             return
-        self._counted_s = now_s
-        counted: dict[RunId, port.Stats] = {}
+        self._measured_s = now_s
+        measured: dict[RunId, port.Stats] = {}
         for run, container in self._containers.items():
             if container.runs:
                 with contextlib.suppress(port.EngineRefusedError):
-                    if stats := self._engine.stats(run.name):
-                        counted[run] = stats
-        self._stats = counted
+                    stats = self._engine.stats(run.name)
+                    if stats:
+                        measured[run] = stats
+        self._stats = measured
 
-    def _go_on(self) -> None:
+    def _run(self) -> None:
+        """Look until closed. A failure is logged once, until a look works again."""
         wait_s = LOOK_S
-        while not self._left.is_set():
+        while not self._closed.is_set():
             self._woken.wait(wait_s)
             self._woken.clear()
             try:
                 self.look()
                 self._after()
-                self._count()
-            except Exception as error:  # whatever it is, the next look may do
+                self._measure()
+            except Exception as error:  # of any type: the next look may work
                 if not self._error:
                     foreseen = (port.EngineDownError, port.EngineRefusedError, OSError)
                     logger.warning(
@@ -113,9 +136,11 @@ class Watch:
                         error,
                         exc_info=not isinstance(error, foreseen),
                     )
-                self._error, wait_s = str(error), LOOK_AGAIN_S
-                self._left.wait(LOOK_AGAIN_S)
+                self._error = str(error)
+                wait_s = LOOK_AGAIN_S
+                self._closed.wait(LOOK_AGAIN_S)
             else:
                 if self._error:
                     logger.warning("the Docker Engine answers again")
-                self._error, wait_s = "", LOOK_S
+                self._error = ""
+                wait_s = LOOK_S

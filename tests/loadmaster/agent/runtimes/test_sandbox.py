@@ -11,7 +11,7 @@ import pytest
 
 from loadmaster.agent.runtimes import isolation
 from loadmaster.agent.runtimes.base import Launch, RunId
-from loadmaster.agent.runtimes.isolation import Isolation, make_own, owns_checkpoints, to_files
+from loadmaster.agent.runtimes.isolation import Isolation, make_own, opening_files, owns_checkpoints
 from loadmaster.agent.runtimes.mounts import AllowedMount
 from loadmaster.protocol import ReasonClass
 from tests.builders_agent import a_spec
@@ -67,21 +67,21 @@ class TestWords:
         "word", ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--die-with-parent"]
     )
     def test_a_job_has_namespaces_of_its_own(self, node: Path, word: str) -> None:
-        assert word in an_isolation(node).words(run_folder(node))
+        assert word in an_isolation(node).sandbox_arguments(run_folder(node))
 
     @pytest.mark.parametrize("closes", [True, False])
     def test_user_namespaces_are_closed_where_bubblewrap_can(
         self, node: Path, *, closes: bool
     ) -> None:
-        words = an_isolation(node, closes_namespaces=closes).words(run_folder(node))
+        words = an_isolation(node, closes_namespaces=closes).sandbox_arguments(run_folder(node))
         assert ("--disable-userns" in words) is closes
 
     def test_shared_memory_is_as_large_as_the_job_may(self, node: Path, program: str) -> None:
-        words = an_isolation(node, program).words(run_folder(node), memory_gb=2.0)
+        words = an_isolation(node, program).sandbox_arguments(run_folder(node), memory_gb=2.0)
         position(words, "--size", "2000000000", "--tmpfs", "/dev/shm")
 
     def test_temporary_folders_are_the_jobs_own(self, node: Path) -> None:
-        words = an_isolation(node).words(run_folder(node))
+        words = an_isolation(node).sandbox_arguments(run_folder(node))
         own = str(run_folder(node) / "tmp")
         for place in ("/tmp", "/var/tmp"):
             position(words, "--bind", own, place)
@@ -92,24 +92,24 @@ class TestWords:
         for name in ("nvidia0", "nvidia1", "nvidiactl"):
             (node / name).touch()
         monkeypatch.setattr(isolation, "DEV", node)
-        words = an_isolation(node).words(run_folder(node), gpus=["/dev/nvidia1"])
+        words = an_isolation(node).sandbox_arguments(run_folder(node), gpus=["/dev/nvidia1"])
         shown = [to for how, to in zip(words, words[2:], strict=False) if how == "--dev-bind-try"]
         assert sorted(shown) == ["/dev/nvidia1", "/dev/nvidiactl"]
 
     def test_the_system_is_read_only(self, node: Path) -> None:
-        words = an_isolation(node).words(run_folder(node))
+        words = an_isolation(node).sandbox_arguments(run_folder(node))
         for path in ("/usr", "/etc", "/bin"):
             position(words, "--ro-bind-try", path, path)
 
     def test_a_listed_folder_is_writable_only_where_it_says_so(self, node: Path) -> None:
         mounts = (AllowedMount(Path("/data")), AllowedMount(Path("/scratch"), writable=True))
-        words = an_isolation(node, mounts=mounts).words(run_folder(node))
+        words = an_isolation(node, mounts=mounts).sandbox_arguments(run_folder(node))
         position(words, "--ro-bind-try", "/data", "/data")
         position(words, "--bind-try", "/scratch", "/scratch")
 
     def test_private_folders_below_a_listed_one_are_covered(self, node: Path) -> None:
         shown = an_isolation(node, mounts=(AllowedMount(node, writable=True),))
-        words = shown.words(run_folder(node), hidden=[node / "checkpoints"])
+        words = shown.sandbox_arguments(run_folder(node), all_checkpoints=node / "checkpoints")
         for private in (node / "state", node / "checkpoints"):
             covered = position(words, "--tmpfs", str(private))
             assert covered > position(words, "--bind-try", str(node), str(node))
@@ -117,8 +117,10 @@ class TestWords:
 
     def test_own_files_are_shown_over_what_covers_the_agents_folder(self, node: Path) -> None:
         shown = an_isolation(node, mounts=(AllowedMount(node),))
-        words = shown.words(
-            run_folder(node), str(node / "checkpoints/job-1"), [node / "checkpoints"]
+        words = shown.sandbox_arguments(
+            run_folder(node),
+            str(node / "checkpoints/job-1"),
+            all_checkpoints=node / "checkpoints",
         )
         own = str(node / "checkpoints/job-1")
         assert position(words, "--bind", own, own) > position(
@@ -127,18 +129,20 @@ class TestWords:
 
     @pytest.mark.parametrize("place", ["/", "/dev"])
     def test_nothing_is_written_beside_the_jobs_own_places(self, node: Path, place: str) -> None:
-        words = an_isolation(node).words(run_folder(node))
+        words = an_isolation(node).sandbox_arguments(run_folder(node))
         assert position(words, "--remount-ro", place) > position(words, "--dev", "/dev")
 
     @pytest.mark.parametrize("name", ["run", "bin", "slurm_script"])
     def test_lease_and_orders_are_read_only(self, node: Path, name: str) -> None:
         path = str(run_folder(node) / name)
-        position(an_isolation(node).words(run_folder(node)), "--ro-bind-try", path, path)
+        position(
+            an_isolation(node).sandbox_arguments(run_folder(node)), "--ro-bind-try", path, path
+        )
 
     @pytest.mark.parametrize("name", ["work", "tmp", "run/progress.jsonl", "run/steps"])
     def test_a_job_writes_what_is_its_own(self, node: Path, name: str) -> None:
         path = str(run_folder(node) / name)
-        words = an_isolation(node).words(run_folder(node))
+        words = an_isolation(node).sandbox_arguments(run_folder(node))
         own = position(words, "--bind", path, path)
         assert own > position(words, "--ro-bind-try", *[str(run_folder(node) / "run")] * 2)
 
@@ -223,7 +227,7 @@ class TestRuns:
         given = {"argv": ["true"], "outputs": outputs, "environment": {}, "cwd": "/"}
         data = an_isolation(node).launch_data(a_launch(node), run_folder(node), given)
         assert data["outputs"] == {}
-        assert data["argv"] == to_files(["true"], outputs)
+        assert data["argv"] == opening_files(["true"], outputs)
         assert data["sandbox"]["program"] == "bwrap"
         assert data["environment"]["HOME"] == str(run_folder(node) / "work")
 
