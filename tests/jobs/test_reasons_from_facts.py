@@ -285,6 +285,7 @@ def test_an_expected_start_in_the_past_explains_nothing() -> None:
 def test_these_states_reach_every_code_of_a_plan() -> None:
     reached = {code for _, _, code, _ in IMPOSSIBLE.values()} | {
         "team_limit",  # tests/controlplane/loop/test_team_limits.py
+        "not_spread",  # tests/policies/placement/test_gangs_over_nodes.py
         "no_capacity", "power_cap", "dependency", "awaiting_profile", "solver_failed",
         "cheaper_later", "better_node", "reserved", "preempted", "postponed",
     }  # fmt: skip

@@ -223,7 +223,7 @@ def test_a_launch_costs_few_queries(call: Any, ran_s: float | None) -> None:
         accepts(call, assignment)
     with CaptureQueriesContext(connection) as ending:
         reports(call, assignment, S.SUCCEEDED, seq=2, exit_code=0, ran_s=ran_s)
-    assert [_statements(accepting), _statements(ending)] == [7, 20]
+    assert [_statements(accepting), _statements(ending)] == [7, 22]
 
 
 def test_a_replayed_report_gets_200_and_changes_nothing(call: Any) -> None:
