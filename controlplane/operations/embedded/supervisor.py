@@ -53,7 +53,8 @@ class Program:
     argv: Sequence[str]
     ready: Callable[[], bool] = lambda: True
     env: Mapping[str, str] = field(default_factory=dict)
-    ready_s: float = 60.0
+    # Long, since all programs share a starved machine; one that ends is noticed at once.
+    ready_s: float = 180.0
     stop_s: float = 15.0
     nice: int = 0
 
