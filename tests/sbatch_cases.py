@@ -255,7 +255,7 @@ STEPS = (
     case("steps on one of several nodes", f"srun -N1 -n2 {HERE}\nsrun -n1 {HERE}\n",
          "-N2", "-n4", "--ntasks-per-node=2", M),
     case("steps on several nodes", "srun -n2 true 2>/dev/null; echo $?\n", "-N2",
-         differs="srun with tasks on other nodes", where=("files",)),
+         differs="srun on other nodes, `--mpi` of several tasks", where=("files",)),
     case("signal for steps", "trap 'echo script' USR1\n"
          "srun bash -c 'trap \"echo step; exit 7\" USR1; while :; do sleep 0.2; done' 2>/dev/null\n"
          "echo $?\n", "-t1", "--signal=USR1@50", "-N1", "-n2"),
