@@ -16,7 +16,7 @@ PERIODS = {
     "last-month": "Last month",
 }
 BY = {"hour": "Hour", "day": "Day", "node": "Node", "team": "Team", "job": "Job"}
-"""What costs are summed up by, in words."""
+"""Groups by which costs are summed up, in words."""
 
 FIELDS = ("cluster", "period", "from", "to", "by")
 """Fields of a query in an address."""

@@ -19,7 +19,7 @@ MOST_KEPT = 200
 
 FIRST_RUN = "until a first run"
 WALLTIME = "without a walltime"
-"""What would make an unknown run time known, in words."""
+"""Event that would make an unknown run time known, in words."""
 
 Key = tuple[int, str]
 """Cluster and key of a group of jobs."""

@@ -1,4 +1,4 @@
-"""What is free on nodes once a plan is carried out, and what a waiting job lacks there."""
+"""Free GPUs and amounts of nodes once a plan is carried out, and what a waiting job lacks."""
 
 from __future__ import annotations
 

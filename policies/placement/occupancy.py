@@ -1,4 +1,4 @@
-"""Who holds what of nodes by name: what fits, take, release, and what is in the way. Pure.
+"""Occupancy of nodes by name: what fits, take, release, and what is in the way. Pure.
 
 Launches are checked with it, live (`controlplane.loop.live.recheck`) and simulated
 (`controlplane.simulation.cluster.fleet`). A plan is made on a `ClusterState`, which knows how much

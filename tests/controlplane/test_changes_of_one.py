@@ -1,4 +1,4 @@
-"""What a person changes of one thing changes no row of another of its kind."""
+"""A change of one thing by a person changes no row of another of its kind."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""What happens to one launch changes no row of another: neither of its cluster nor of the next."""
+"""An action on one launch changes no row of another: neither of its cluster nor of the next."""
 
 import gzip
 import hashlib

@@ -134,7 +134,7 @@ def test_devices_that_several_hold_are_in_use_once() -> None:
 
 
 def _facts(occupancy: Occupancy[str]) -> object:
-    """What is held, without what is zero."""
+    """Return the held amounts, without zeros."""
     used = {
         (node, name): amount
         for node, of in occupancy.used.items()

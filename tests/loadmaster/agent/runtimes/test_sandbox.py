@@ -61,7 +61,7 @@ def position(words: Sequence[str], *expected: str) -> int:
 
 
 class TestWords:
-    """What bubblewrap is told."""
+    """Arguments of bubblewrap."""
 
     @pytest.mark.parametrize(
         "word", ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--die-with-parent"]
