@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from policies.placement.reasons import MOST_NAMED
+from policies.placement.waiting.reasons import MOST_NAMED
 
 UNITS: Mapping[str, tuple[str, str]] = {
     "gpus": ("GPU", "GPUs"), "healthy_gpus": ("healthy GPU", "healthy GPUs"),

@@ -333,5 +333,5 @@ REASONS: Mapping[str, Reason] = {
 }
 """Sentence and remedy of every code: of plans, of rejected launches, and of the program's own.
 
-`policies.placement.reason_rules.RULES` says when a code of a plan is true.
+`policies.placement.waiting.reason_rules.RULES` says when a code of a plan is true.
 """

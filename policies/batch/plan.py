@@ -24,7 +24,8 @@ from policies.placement.cluster_state import ClusterState
 from policies.placement.finders import Shortage, ShortageCode, why_not
 from policies.placement.layout import EVERY, Allocation, Layout, Request
 from policies.placement.plan_builder import NO_STARTS, Placed, PlanBuilder
-from policies.placement.reasons import (
+from policies.placement.timeline import vacant
+from policies.placement.waiting.reasons import (
     Holders,
     Reasons,
     for_power,
@@ -32,7 +33,6 @@ from policies.placement.reasons import (
     least_shortage,
     why_impossible,
 )
-from policies.placement.timeline import vacant
 
 LEAST_LEFT_S = 1.0
 """Least time that a running job is taken to need still: it may outlive what was expected."""

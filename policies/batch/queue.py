@@ -16,7 +16,7 @@ from policies.contract.plan import Placement, Plan, WaitCode
 from policies.contract.policy import Policy
 from policies.contract.snapshot import Snapshot
 from policies.placement.layout import Request
-from policies.placement.reasons import not_eligible
+from policies.placement.waiting.reasons import not_eligible
 
 
 def with_batch_queue(policy: Policy, snapshot: Snapshot) -> Plan:

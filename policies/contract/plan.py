@@ -55,7 +55,7 @@ class PlanStatus(StrEnum):
 
 
 class WaitCode(StrEnum):
-    """Reason why a job waits: true as `placement.reason_rules` says, worded only when shown."""
+    """Reason why a job waits: true as `placement.waiting.reason_rules` says, worded when shown."""
 
     NO_CAPACITY = "no_capacity"
     POSTPONED = "postponed"

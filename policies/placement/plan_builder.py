@@ -32,7 +32,7 @@ from policies.placement.from_snapshot import (
 )
 from policies.placement.layout import DEVICES, Allocation, Layout
 from policies.placement.priced_options import JobOptions, prices_of
-from policies.placement.reasons import Reasons, not_eligible
+from policies.placement.waiting.reasons import Reasons, not_eligible
 
 NO_STARTS: Mapping[int, Expected] = {}
 

@@ -18,7 +18,7 @@ from policies.contract.snapshot import (
     Snapshot,
 )
 from policies.host import registry
-from policies.placement.explained import explained
+from policies.placement.waiting.explained import explained
 from tests.builders_policies import a_job, a_kind, a_node, a_profile_request, a_snapshot, on
 
 POLICIES = ("fifo", "cost_search", "max_min_fairness")

@@ -30,8 +30,8 @@ from policies.contract import forms, plan_json
 from policies.contract.plan import Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import Purpose, Snapshot
 from policies.contract.validation import power_w
-from policies.placement.explained import explained
-from policies.placement.idle import idle_gpus, waiting_for_gpus
+from policies.placement.waiting.explained import explained
+from policies.placement.waiting.idle import idle_gpus, waiting_for_gpus
 
 BATCH = 500
 USUAL = "afterok"

@@ -22,7 +22,7 @@ WORDS: Mapping[str, str] = {
     "measured_first": "free until the kind of {job} is measured",
     "unsuitable": "of a type, label or size that suits no waiting job",
 }
-"""Words of `policies.placement.idle.IdleCode`."""
+"""Words of `policies.placement.waiting.idle.IdleCode`."""
 
 SHOWN = 4
 

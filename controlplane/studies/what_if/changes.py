@@ -16,7 +16,7 @@ from policies.contract.snapshot import (
     Snapshot,
     frozen,
 )
-from policies.placement.leftover import Leftover
+from policies.placement.waiting.leftover import Leftover
 
 MOST_NODES = 3
 """Most nodes of which each is tried as uncordoned."""

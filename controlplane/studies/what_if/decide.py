@@ -28,7 +28,7 @@ from policies.contract.plan import Plan, Waiting
 from policies.contract.policy import PolicyError, UnknownPolicyError
 from policies.contract.snapshot import RankPlacement, Snapshot
 from policies.host import registry
-from policies.placement.explained import explained
+from policies.placement.waiting.explained import explained
 
 T = TypeVar("T")
 

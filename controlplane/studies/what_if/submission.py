@@ -31,7 +31,7 @@ from policies.contract.plan import Plan
 from policies.contract.policy import PolicyError
 from policies.contract.snapshot import Snapshot
 from policies.host import registry
-from policies.placement.explained import explained
+from policies.placement.waiting.explained import explained
 
 PATIENCE_S = 0.5
 """Seconds to wait while the same web process answers another question."""

@@ -14,7 +14,7 @@ from policies.placement.cluster_state import ClusterState
 from policies.placement.from_snapshot import CurrentPlacement, cluster_of, current_placements
 from policies.placement.layout import EVERY
 from policies.placement.priced_options import JobRequests
-from policies.placement.reasons import not_eligible
+from policies.placement.waiting.reasons import not_eligible
 
 __all__ = ["GroupingOptions", "Observed", "observe"]
 

@@ -40,8 +40,8 @@ from policies.gavel.rounds.slices import (
 from policies.placement.finders import Shortage, ShortageCode, why_not
 from policies.placement.from_snapshot import launches_that_stay
 from policies.placement.layout import members
-from policies.placement.reasons import Holders, for_power, held_by, why_impossible
 from policies.placement.time_slices import TimeSlices
+from policies.placement.waiting.reasons import Holders, for_power, held_by, why_impossible
 
 EARLY = 0.1
 """Fraction of a round by which a slice may end early, as periodic rounds are not exact.

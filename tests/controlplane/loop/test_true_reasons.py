@@ -33,8 +33,8 @@ from policies.contract.snapshot import (
     TeamView,
 )
 from policies.host import registry
-from policies.placement.explained import explained
-from policies.placement.reason_rules import RULES
+from policies.placement.waiting.explained import explained
+from policies.placement.waiting.reason_rules import RULES
 from tests.builders_colocation import wide_snapshots
 from tests.builders_policies import a_kind
 from tests.builders_snapshots import TYPES, snapshots

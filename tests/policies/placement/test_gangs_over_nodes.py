@@ -21,10 +21,10 @@ from policies.contract.snapshot import (
 )
 from policies.contract.validation import validate_plan
 from policies.host import registry
-from policies.placement.explained import explained
 from policies.placement.from_snapshot import cluster_of
 from policies.placement.layout import members
 from policies.placement.priced_options import JobOptions
+from policies.placement.waiting.explained import explained
 from tests.builders_policies import a_job, a_kind, a_node, a_snapshot, on
 from tests.builders_snapshots import snapshots
 from tests.policies.test_contract import POLICIES, VARIANTS, decide

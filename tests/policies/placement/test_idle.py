@@ -7,7 +7,7 @@ import pytest
 from controlplane.loop.pages.idle import WORDS
 from policies.contract.plan import Expected, Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import NodeState, RankPlacement, Snapshot
-from policies.placement.idle import IdleCode, idle_gpus
+from policies.placement.waiting.idle import IdleCode, idle_gpus
 from tests.builders_policies import a_batch_job, a_job, a_node, a_snapshot
 
 

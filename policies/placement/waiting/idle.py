@@ -8,9 +8,9 @@ from enum import StrEnum
 
 from policies.contract.plan import Plan, WaitCode
 from policies.contract.snapshot import NodeView, Snapshot
-from policies.placement.leftover import Unfit
-from policies.placement.plan_facts import PlanFacts
 from policies.placement.priced_options import grouping_keys
+from policies.placement.waiting.leftover import Unfit
+from policies.placement.waiting.plan_facts import PlanFacts
 
 NOT_NOW = (WaitCode.DEPENDENCY, WaitCode.TEAM_LIMIT)
 """Reasons of jobs that may not start, whatever is free."""

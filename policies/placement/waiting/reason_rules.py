@@ -11,9 +11,9 @@ from dataclasses import replace
 from policies.contract.plan import PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import JobPhase
 from policies.placement.finders import ShortageCode
-from policies.placement.plan_facts import CAPACITY, PlanFacts
 from policies.placement.priced_options import per_watt_second
-from policies.placement.reasons import for_power
+from policies.placement.waiting.plan_facts import CAPACITY, PlanFacts
+from policies.placement.waiting.reasons import for_power
 
 
 def first_true(facts: PlanFacts, job: str) -> Waiting:

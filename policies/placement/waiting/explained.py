@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from policies.contract.plan import Expected, Plan, WaitCode, Waiting
 from policies.contract.snapshot import JobPhase, Snapshot
-from policies.placement.plan_facts import PlanFacts
 from policies.placement.priced_options import per_watt_second
-from policies.placement.reason_rules import IMPOSSIBLE, first_true, holds, winners
-from policies.placement.reasons import MOST_NAMED
+from policies.placement.waiting.plan_facts import PlanFacts
+from policies.placement.waiting.reason_rules import IMPOSSIBLE, first_true, holds, winners
+from policies.placement.waiting.reasons import MOST_NAMED
 
 
 def explained(plan: Plan, snapshot: Snapshot) -> tuple[Waiting, ...]:

@@ -13,7 +13,7 @@ from policies.placement.cluster_state import ClusterState
 from policies.placement.from_snapshot import left_beside
 from policies.placement.layout import DEVICES, RESOURCES
 from policies.placement.priced_options import JobRequests
-from policies.placement.reasons import has, needs_of
+from policies.placement.waiting.reasons import has, needs_of
 
 
 class Unfit(StrEnum):

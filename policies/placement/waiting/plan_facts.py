@@ -18,9 +18,9 @@ from policies.placement.cluster_state import ClusterState
 from policies.placement.finders import Shortage, ShortageCode
 from policies.placement.from_snapshot import empty_cluster_of, left_beside
 from policies.placement.layout import EVERY, NodeSet, Request, members
-from policies.placement.leftover import Leftover
 from policies.placement.priced_options import JobOptions
-from policies.placement.reasons import Holders, held_by, least_shortage, why_impossible
+from policies.placement.waiting.leftover import Leftover
+from policies.placement.waiting.reasons import Holders, held_by, least_shortage, why_impossible
 
 CAPACITY = Shortage(ShortageCode.CAPACITY)
 

@@ -1,0 +1,1 @@
+"""Reasons for waiting and for idle GPUs, as people read them."""
