@@ -2,10 +2,14 @@
 them.
 """
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
+from pytest_django.live_server_helper import LiveServer
 
 from clusters.models import Cluster, Node
 from clusters.services.enrolment import issue_enrolment_token
@@ -25,6 +29,29 @@ from tests.builders_agent import FAST, an_emulation
 from tests.builders_asgi import SiteClient
 
 
+# Django's live server and the test share one connection to a database in memory. Its savepoints are
+# a stack, so transactions of two threads that overlap end with "no such savepoint".
+SHARED_CONNECTION = threading.Lock()
+
+
+@contextmanager
+def serialized(server: LiveServer) -> Iterator[None]:
+    """Let the live server answer one request at a time, and none during an agent's call."""
+    httpd = server.thread.httpd
+    application = httpd.get_app()
+    assert application is not None
+
+    def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        with SHARED_CONNECTION:
+            return application(environ, start_response)
+
+    httpd.set_app(answer)
+    try:
+        yield
+    finally:
+        httpd.set_app(application)
+
+
 def a_site_cluster() -> Cluster:
     """A cluster with short beats, and V100s."""
     a_gpu_type("V100")
@@ -38,13 +65,14 @@ def to_server(request: httpx.Request) -> httpx.Response:
         for name, value in request.headers.items()
         if name not in ("host", "content-length", "content-type")
     }
-    answer = SiteClient().generic(
-        request.method,
-        request.url.raw_path.decode(),
-        request.read(),
-        content_type=request.headers.get("content-type", "application/octet-stream"),
-        headers=headers,
-    )
+    with SHARED_CONNECTION:
+        answer = SiteClient().generic(
+            request.method,
+            request.url.raw_path.decode(),
+            request.read(),
+            content_type=request.headers.get("content-type", "application/octet-stream"),
+            headers=headers,
+        )
     told = {TIME_HEADER: answer.headers[TIME_HEADER]} if TIME_HEADER in answer.headers else {}
     return httpx.Response(answer.status_code, content=answer.content, headers=told)
 

@@ -12,7 +12,7 @@ from loadmaster.features import SHARED
 from loadmaster.protocol import AssignmentState
 from tests.builders import a_job, a_team, a_user
 from tests.builders_agent import until
-from tests.builders_agent_site import NodeSite, a_site_cluster, is_state
+from tests.builders_agent_site import NodeSite, a_site_cluster, is_state, serialized
 from tests.builders_agents import an_offer
 from tests.builders_jobs import kept_output
 
@@ -29,9 +29,10 @@ def site(transactional_db: None, live_server: LiveServer, tmp_path: Path) -> Ite
         made.features = (SHARED,)
         return made
 
-    site = NodeSite(a_site_cluster(), tmp_path / "node", runtime=runtime)
-    yield site
-    site.leave()
+    with serialized(live_server):
+        site = NodeSite(a_site_cluster(), tmp_path / "node", runtime=runtime)
+        yield site
+        site.leave()
 
 
 @pytest.fixture
