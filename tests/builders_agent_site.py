@@ -28,7 +28,6 @@ from tests.builders import a_cluster, a_gpu_type
 from tests.builders_agent import FAST, an_emulation
 from tests.builders_asgi import SiteClient
 
-
 # Django's live server and the test share one connection to a database in memory. Its savepoints are
 # a stack, so transactions of two threads that overlap end with "no such savepoint".
 SHARED_CONNECTION = threading.Lock()
