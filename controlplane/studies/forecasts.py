@@ -8,7 +8,6 @@ array or a held job is in no round; it is expected to start when these have ende
 from collections.abc import Mapping
 from uuid import UUID
 
-from controlplane.loop.live.forecasting import not_scheduled, store
 from controlplane.loop.models import Round
 from controlplane.simulation.ahead import (
     BEHIND_FIRST_RUN,
@@ -18,6 +17,8 @@ from controlplane.simulation.ahead import (
 )
 from controlplane.simulation.world.run import SimulationError
 from jobs.dependencies import unsatisfied
+from jobs.forecasts.rounds import not_scheduled
+from jobs.forecasts.storage import store
 from jobs.lifecycle import ACTIVE, JobState
 from jobs.models import Condition, Dependency, Job
 from policies.contract import plan_json, snapshot_json

@@ -1,1 +1,1 @@
-"""Forecasts as people may read them: expected starts, and unknown run times as intervals."""
+"""Forecasts: expected starts, stored, calibrated, scored and worded, and unknown run times."""

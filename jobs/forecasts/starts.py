@@ -97,13 +97,17 @@ def _newest_of(jobs: Iterable[Job]) -> list[Forecast]:
 
 
 def _starts(rows: Iterable[Forecast], now: datetime) -> dict[UUID, Expected]:
-    found = ((row.job_id, _expected(row, now)) for row in rows)
-    return {job: expected for job, expected in found if expected is not None}
+    starts = {}
+    for row in rows:
+        expected = _expected(row, now)
+        if expected is not None:
+            starts[row.job_id] = expected
+    return starts
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """First forecast of a job that has started, and by how much it started later, in seconds."""
+class FirstForecast:
+    """First forecast of a job that has started, and how much later it started, in seconds."""
 
     start: datetime
     made: datetime
@@ -119,16 +123,16 @@ class Kept:
         return f"{duration(abs(self.later_s))} {way} than forecast at first"
 
 
-def first_forecast(job: Job) -> Kept | None:
+def first_forecast(job: Job) -> FirstForecast | None:
     """Return what was forecast of a job at first, once it has started; one query."""
     if job.started_at is None:
         return None
-    told = job.forecasts.filter(first=True, made_at__lt=job.started_at).order_by("pk").first()
-    if told is None or told.start_at is None or told.low_at is None or told.high_at is None:
+    row = job.forecasts.filter(first=True, made_at__lt=job.started_at).order_by("pk").first()
+    if row is None or row.start_at is None or row.low_at is None or row.high_at is None:
         return None
-    later_s = (job.started_at - told.start_at).total_seconds()
-    inside = told.low_at <= job.started_at <= told.high_at
-    return Kept(told.start_at, told.made_at, later_s, inside)
+    later_s = (job.started_at - row.start_at).total_seconds()
+    inside = row.low_at <= job.started_at <= row.high_at
+    return FirstForecast(row.start_at, row.made_at, later_s, inside)
 
 
 def starts_of(jobs: Iterable[Job], now: datetime) -> Starts:
@@ -138,24 +142,25 @@ def starts_of(jobs: Iterable[Job], now: datetime) -> Starts:
     return Starts(_with_positions(_starts(rows, now)), unknown)
 
 
-def _with_positions(found: dict[UUID, Expected]) -> dict[UUID, Expected]:
+def _with_positions(starts: dict[UUID, Expected]) -> dict[UUID, Expected]:
     """Add the places in the clusters' queues, by expected starts, from 1; one query.
 
     Jobs of all teams count. Of jobs with equal starts the one with the greater priority comes
     first, then the earlier submission, so that no two have the same place.
     """
-    if not found:
+    if not starts:
         return {}
-    clusters = Job.objects.filter(pk__in=found).values("cluster")
+    clusters = Job.objects.filter(pk__in=starts).values("cluster")
     waiting = Job.objects.filter(UNFINISHED, cluster__in=clusters, state__in=TELLS)
     queue = Forecast.objects.filter(job__in=waiting.exclude(waiting_code__in=NOT_FORECAST))
     rows = newest(queue).filter(fence=F("job__fence"), start_at__isnull=False)
     in_order = rows.order_by("start_at", "-job__priority", "job__submitted_at", "job")
-    places, placed = Counter[int](), dict[UUID, Expected]()
+    places = Counter[int]()
+    placed = {}
     for job, cluster in in_order.values_list("job", "job__cluster"):
         places[cluster] += 1
-        if job in found:
-            placed[job] = replace(found[job], position=places[cluster])
+        if job in starts:
+            placed[job] = replace(starts[job], position=places[cluster])
     return placed
 
 

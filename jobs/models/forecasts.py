@@ -8,7 +8,7 @@ class Forecast(models.Model):
     """Expected start of a waiting job, append-only; the newest one counts, if of the same fence.
 
     `planned_at` is the start in the schedule, `start_at` with `low_at` and `high_at` the forecast
-    from it (`controlplane.loop.forecasts`). All are null once no start is expected any more, and
+    from it (`jobs.forecasts.calibration`). All are null once no start is expected any more, and
     `why` may say why not.
     """
 

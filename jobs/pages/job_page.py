@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from controlplane.web.pages import formats
 from jobs.assignment_lifecycle import LIVE
-from jobs.forecasts.starts import Kept, first_forecast
+from jobs.forecasts.starts import FirstForecast, first_forecast
 from jobs.lifecycle import MOVES, JobMove, JobState
 from jobs.logs import HELD, STREAMS
 from jobs.models import Assignment, AssignmentSlot, Job, JobEvent, LogChunk, ProgressPoint
@@ -167,7 +167,7 @@ class JobPage:
     history: tuple[HistoryLine, ...]
     migrations: int
     preemptions: int
-    first_forecast: Kept | None = None
+    first_forecast: FirstForecast | None = None
 
     @property
     def over_walltime(self) -> bool:

@@ -13,8 +13,8 @@ from django.db import transaction
 import profiling.selectors
 from clusters.events import request_reschedule
 from clusters.models import Cluster, Reason, RescheduleEvent
-from controlplane.loop.live import forecasting, record
 from controlplane.loop.live import lock as locks
+from controlplane.loop.live import record
 from controlplane.loop.live.apply import Prepared, apply_plan
 from controlplane.loop.live.lock import (
     EXPIRY_S,
@@ -29,6 +29,7 @@ from controlplane.loop.models import Round
 from controlplane.loop.rounds import Applied, Decision, LastPlan, RoundResult, run_round
 from controlplane.web.logs.structured import bound
 from controlplane.web.storage.watch import THIS_MACHINE, Watch
+from jobs.forecasts.rounds import RoundKey, store_expected
 from policies.contract.plan import Plan
 from policies.contract.snapshot import Snapshot
 
@@ -116,7 +117,12 @@ class LiveWorld:
                 request_reschedule(observed.cluster, Reason.LEFTOVER)
             locks.release(self.lock)
         Round.objects.filter(pk=row.pk).update(apply_s=time.perf_counter() - began)
-        forecasting.store_expected(row, written.told, observed.snapshot, observed.blocked)
+        store_expected(
+            RoundKey(row.cluster_id, row.number, row.policy),
+            written.told,
+            observed.snapshot,
+            observed.blocked,
+        )
         return applied
 
     def _seen(self) -> tuple[Observation, Round]:

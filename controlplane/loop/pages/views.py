@@ -8,7 +8,6 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from clusters.models import Cluster, Device
-from controlplane.loop.live.forecasting import score_of
 from controlplane.loop.pages.idle import idle_in_words
 from controlplane.loop.pages.selectors import round_page, rounds_page, snapshot_file
 from controlplane.loop.pages.timeline import gantt_bars, page_of_lanes, past_s
@@ -16,6 +15,7 @@ from controlplane.web.operators import is_operator
 from controlplane.web.pages.gantt import figure
 from controlplane.web.pages.parts import page_or_part
 from controlplane.web.pages.static_files import PLOTLY_NAME
+from jobs.forecasts.storage import score_of
 
 SPANS = {
     "15m": ("Last 15 minutes", 900),

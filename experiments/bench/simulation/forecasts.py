@@ -1,7 +1,7 @@
 """Forecasts of starts and what happened: `python -m experiments.bench.simulation.forecasts`.
 
 ANDREAS' scenarios with the defaults of live clusters and restarts that take time. In each round a
-job that waits is told a start as in a live cluster (`controlplane.loop.forecasts`), from what is
+job that waits is told a start as in a live cluster (`jobs.forecasts.calibration`), from what is
 known by then: jobs that are still to come are not. The value is the median error of the wait.
 """
 
@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 
-from controlplane.loop.forecasts import SCORED, Calibration, Interval, Score, Told
 from controlplane.simulation.ahead import run_ahead
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.workloads import load
 from controlplane.simulation.world.run import simulate
 from experiments.bench.figures import Figure, figure, show
 from experiments.reproduce.andreas.grid import cluster
+from jobs.forecasts.calibration import SCORED, Calibration, Interval, Score, StartedJob
 from policies.contract.plan import Plan
 from policies.contract.policy import Policy
 from policies.contract.snapshot import Snapshot
@@ -63,7 +63,7 @@ class Observer:
         """Score of the jobs that have started."""
         return Score.of(
             [
-                Told(self.first[job].made_s, self.first[job].interval, at_s)
+                StartedJob(self.first[job].made_s, self.first[job].interval, at_s)
                 for job, at_s in self.started_s.items()
             ]
         )

@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.loop.forecasts import (
+from jobs.forecasts.calibration import (
     LEAST_SCORED,
     PRIOR,
     SMALLEST_S,
     Calibration,
     Interval,
     Score,
-    Told,
+    StartedJob,
     has_moved,
 )
 
@@ -60,16 +60,16 @@ def test_four_of_five_jobs_start_inside_when_errors_stay_as_they_were() -> None:
     actual = expected * rng.lognormal(0.5, 0.8, 2000)
     calibration = Calibration(expected[:1000].tolist(), actual[:1000].tolist())
     intervals = [calibration.interval(0.0, e) for e in expected[1000:].tolist()]
-    told = [Told(0.0, i, a) for i, a in zip(intervals, actual[1000:], strict=True)]
+    told = [StartedJob(0.0, i, a) for i, a in zip(intervals, actual[1000:], strict=True)]
     score = Score.of(told)
     assert score is not None
     assert 0.75 <= score.inside <= 0.85
 
 
 def test_a_score_tells_hits_the_median_error_and_the_drift_by_the_wait() -> None:
-    inside = Told(0.0, Interval(50.0, 100.0, 150.0), 100.0)
-    late = Told(0.0, Interval(50.0, 100.0, 150.0), 200.0)
-    early = Told(0.0, Interval(80.0, 100.0, 150.0), 50.0)
+    inside = StartedJob(0.0, Interval(50.0, 100.0, 150.0), 100.0)
+    late = StartedJob(0.0, Interval(50.0, 100.0, 150.0), 200.0)
+    early = StartedJob(0.0, Interval(80.0, 100.0, 150.0), 50.0)
     score = Score.of([inside, late, early])
     assert score is not None
     assert (score.jobs, score.error) == (3, 0.5)
@@ -89,7 +89,7 @@ def test_a_score_tells_hits_the_median_error_and_the_drift_by_the_wait() -> None
         (5.0, 5.5, False),
     ],
 )
-def test_a_forecast_is_told_anew_only_if_it_moved_by_more_than_a_tenth_of_the_wait(
+def test_a_forecast_is_stored_anew_only_if_it_moved_by_more_than_a_tenth_of_the_wait(
     before_s: float | None, after_s: float | None, moved: bool
 ) -> None:
     assert has_moved(0.0, before_s, after_s) is moved

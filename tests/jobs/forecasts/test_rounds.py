@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from clusters.models import Cluster, Node
-from controlplane.loop.live.forecasting import calibrated, score_of, simulate_paced
 from controlplane.loop.live.world import Solve
+from jobs.forecasts.rounds import simulate_paced
 from jobs.forecasts.starts import starts_of
+from jobs.forecasts.storage import calibrated, score_of
 from jobs.models import Forecast, Job
 from policies.contract.plan import LAST_S, Expected, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import Snapshot
@@ -100,7 +101,7 @@ def test_jobs_that_a_schedule_leaves_out_are_simulated_and_keep_their_forecast_u
 ) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(
-        "controlplane.loop.live.forecasting.current_app.send_task",
+        "jobs.forecasts.rounds.current_app.send_task",
         lambda name, args, **_: asked.append((name, args)),
     )
     jobs = [a_job(cluster), a_job(cluster)]
@@ -116,7 +117,7 @@ def test_a_plan_without_a_schedule_asks_for_a_simulation(
 ) -> None:
     asked = list[tuple[Any, ...]]()
     monkeypatch.setattr(
-        "controlplane.loop.live.forecasting.current_app.send_task",
+        "jobs.forecasts.rounds.current_app.send_task",
         lambda name, given, countdown: asked.append((name, given)),  # no instant at which it ends
     )
     a_job(cluster)
@@ -131,7 +132,7 @@ def test_jobs_that_only_wait_for_others_ask_for_a_simulation_too(
 ) -> None:
     asked = list[tuple[Any, ...]]()
     monkeypatch.setattr(
-        "controlplane.loop.live.forecasting.current_app.send_task",
+        "jobs.forecasts.rounds.current_app.send_task",
         lambda name, given, **_: asked.append(given),
     )
     a_round(cluster, placing())
@@ -164,11 +165,11 @@ def test_rounds_that_follow_each_other_ask_once_and_a_long_simulation_is_followe
 ) -> None:
     delays = list[float]()
     monkeypatch.setattr(
-        "controlplane.loop.live.forecasting.current_app.send_task",
+        "jobs.forecasts.rounds.current_app.send_task",
         lambda *_, countdown, **__: delays.append(countdown),
     )
     clock = iter([10.0, 11.0, 20.0, 60.0])
-    monkeypatch.setattr("controlplane.loop.live.forecasting.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("jobs.forecasts.rounds.time.monotonic", lambda: next(clock))
     a_job(cluster)
     for _ in range(3):
         a_round(cluster, placing())

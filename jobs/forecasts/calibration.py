@@ -30,11 +30,11 @@ SMALLEST_S = 10.0
 """Added to both waits, so that a few seconds of rounds and launches are no great error."""
 
 SMALL_MOVE = 0.1
-"""Fraction of a wait by which a forecast may move without being told anew."""
+"""Fraction of a wait by which a forecast may move without being stored anew."""
 
 
 class Interval(NamedTuple):
-    """Expected start and its 80% interval."""
+    """Expected start and its 80% interval, in epoch seconds."""
 
     low_s: float
     start_s: float
@@ -54,12 +54,18 @@ class Calibration:
         wait_s = max(0.0, start_s - now_s) + SMALLEST_S
         half_decade = round(2.0 * log10(wait_s))
         if half_decade not in self._factors:
-            self._factors[half_decade] = self._near(half_decade)
-        moments = (now_s + max(0.0, wait_s * f - SMALLEST_S) for f in self._factors[half_decade])
-        return Interval(*moments)
+            self._factors[half_decade] = self._factors_near(half_decade)
+        low, median, high = self._factors[half_decade]
+        return Interval(
+            now_s + max(0.0, wait_s * low - SMALLEST_S),
+            now_s + max(0.0, wait_s * median - SMALLEST_S),
+            now_s + max(0.0, wait_s * high - SMALLEST_S),
+        )
 
-    def _near(self, half_decade: int) -> tuple[float, ...]:
-        near = np.abs(np.round(2.0 * np.log10(self._expected_s)) - half_decade) <= 1
+    def _factors_near(self, half_decade: int) -> tuple[float, ...]:
+        """Quantiles of the factors of waits of about this length; of all waits if too few are."""
+        of_each = np.round(2.0 * np.log10(self._expected_s))
+        near = np.abs(of_each - half_decade) <= 1
         for chosen in (near, np.ones_like(near)):
             if int(chosen.sum()) >= LEAST_SCORED:
                 ratios: Floats = self._actual_s[chosen] / self._expected_s[chosen]
@@ -68,17 +74,17 @@ class Calibration:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class StartedJob:
     """First forecast of a job, made at `made_s`, and when the job started."""
 
     made_s: float
-    first: Interval
+    forecast: Interval
     started_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Score of first forecasts: part inside the interval, median error and drift.
+    """Score of first forecasts: fraction inside the interval, median error and drift.
 
     `error`: median of |start - forecast| / wait. `drift`: sum of (start - forecast) / sum of waits;
     all moves of a forecast, up to the start itself, add up to one of these differences.
@@ -90,23 +96,28 @@ class Score:
     drift: float
 
     @classmethod
-    def of(cls, told: Sequence[Told]) -> Score | None:
+    def of(cls, jobs: Sequence[StartedJob]) -> Score | None:
         """Return the score of these jobs; None without any."""
-        if not told:
+        if not jobs:
             return None
-        wait_s = np.array([max(t.started_s - t.made_s, SMALLEST_S) for t in told])
-        inside = [t.first.low_s - 1.0 <= t.started_s <= t.first.high_s + 1.0 for t in told]
-        later_s = np.array([t.started_s - t.first.start_s for t in told])
+        wait_s = np.array([max(job.started_s - job.made_s, SMALLEST_S) for job in jobs])
+        later_s = np.array([job.started_s - job.forecast.start_s for job in jobs])
+
+        # Starts and forecasts are moments of rounds: a second is no miss.
+        inside = 0
+        for job in jobs:
+            if job.forecast.low_s - 1.0 <= job.started_s <= job.forecast.high_s + 1.0:
+                inside += 1
         return cls(
-            len(told),
-            float(np.mean(inside)),
-            float(np.median(np.abs(later_s) / wait_s)),
-            float(later_s.sum() / wait_s.sum()),
+            jobs=len(jobs),
+            inside=inside / len(jobs),
+            error=float(np.median(np.abs(later_s) / wait_s)),
+            drift=float(later_s.sum() / wait_s.sum()),
         )
 
 
 def has_moved(now_s: float, before_s: float | None, after_s: float | None) -> bool:
-    """Return True if a forecast differs from the one last told by more than a small move."""
+    """Return True if a forecast differs from the one stored last by more than a small move."""
     if before_s is None or after_s is None:
         return before_s is not after_s
     left_s = max(abs(after_s - now_s), SMALLEST_S)
