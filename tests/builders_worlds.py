@@ -74,9 +74,16 @@ class PretendedRuntime:
     `STOP_S` after they are asked to.
     """
 
-    def __init__(self, engine: Engine, rates: Callable[[Job, str, int], float]) -> None:
-        self.engine, self.rates = engine, rates
-        self.launches: dict[object, Launch] = {}
+    def __init__(self, engine: Engine, rates: Callable[[Job, str, int, bool], float]) -> None:
+        """`rates`: steps/s of a job on a GPU type and a number of GPUs, over several nodes or not.
+
+        The ranks of a gang have one launch together.
+        """
+        self.engine = engine
+        self.rates = rates
+        self.started: list[Launch] = []
+        self.launches: dict[object, Launch] = {}  # by the key of each rank's assignment
+        self.ranks: dict[int, list[Assignment]] = {}  # by the launch's id()
         self.seq = 0
 
     def look(self) -> None:
@@ -94,14 +101,12 @@ class PretendedRuntime:
                 self._start(assignment)
             elif assignment.desired != "run" and launch.goes_on:
                 launch.stop_wanted_s = self.engine.now_s
-                self.engine.after(
-                    STOP_S, partial(self._end, assignment, launch, AssignmentState.PREEMPTED)
-                )
+                self.engine.after(STOP_S, partial(self._end, launch, AssignmentState.PREEMPTED))
 
     def report(self) -> None:
         """Say how far everything is."""
         for assignment in Assignment.objects.filter(state__in=LIVE).select_related("node"):
-            if assignment.pk in self.launches:
+            if assignment.pk in self.launches and assignment.rank == 0:
                 self._progress(assignment, self.launches[assignment.pk], "progress")
 
     def lose(self, node: Node) -> None:
@@ -120,58 +125,71 @@ class PretendedRuntime:
             self._say(assignment, AssignmentState.PREEMPTED)
 
     def _start(self, assignment: Assignment) -> None:
-        job, node = assignment.job, assignment.node
-        devices = tuple(sorted(slot.device.uuid for slot in assignment.slots.all()))
-        again = any(launch.job == str(job.pk) for launch in self.launches.values())
+        """Launch all ranks of a gang at once, or the one process of a job with held seats."""
+        job = assignment.job
+        of_launch = Assignment.objects.filter(job=job, fence=assignment.fence, purpose="training")
+        seats = []
+        ranks = []
+        gpus = 0
+        for rank in of_launch.select_related("job", "node__gpu_type").order_by("rank"):
+            devices = tuple(sorted(slot.device.uuid for slot in rank.slots.all()))
+            seats.append(RankPlacement(str(rank.node.pk), devices))
+            if not is_held(rank):
+                ranks.append(rank)
+                gpus += len(devices)
+        again = any(launch.job == str(job.pk) for launch in self.started)
         launch = Launch(
             str(job.pk),
-            (RankPlacement(str(node.pk), devices),),
+            tuple(seats),
             self.engine.now_s,
             assignment.start_steps,
             self.engine.now_s + LAUNCH_S + (RESTART_S if again else 0.0),
-            self.rates(job, node.type_name, len(devices)),
+            self.rates(job, assignment.node.type_name, gpus, len(ranks) > 1),
         )
-        self.launches[assignment.pk] = launch
-        accept(node.pk, assignment.pk, Accept(epoch=node.epoch, fence=assignment.fence))
-        self._say(assignment, AssignmentState.RUNNING)
+        self.started.append(launch)
+        self.ranks[id(launch)] = ranks
+        for rank in ranks:
+            self.launches[rank.pk] = launch
+            accept(rank.node.pk, rank.pk, Accept(epoch=rank.node.epoch, fence=rank.fence))
+            self._say(rank, AssignmentState.RUNNING)
         end_s = (
             launch.first_step_s + (job.total_steps - assignment.start_steps) / launch.steps_per_s
         )
-        self.engine.at(end_s, partial(self._complete, assignment, launch))
+        self.engine.at(end_s, partial(self._complete, launch))
         limits = (
             None if job.killed_after_s is None else self.engine.now_s + job.killed_after_s,
             job.deadline_at.timestamp() if job.deadline_at else None,
         )
         for limit_s in limits:
             if limit_s is not None:
-                self.engine.at(limit_s, partial(self._kill, assignment, launch))
+                self.engine.at(limit_s, partial(self._kill, launch))
 
-    def _kill(self, assignment: Assignment, launch: Launch) -> None:
+    def _kill(self, launch: Launch) -> None:
         """End a launch at its walltime or deadline, as its guard does."""
         if launch.goes_on:
-            self._end(assignment, launch, AssignmentState.FAILED, ReasonClass.LIMIT)
+            self._end(launch, AssignmentState.FAILED, ReasonClass.LIMIT)
 
-    def _complete(self, assignment: Assignment, launch: Launch) -> None:
+    def _complete(self, launch: Launch) -> None:
         if launch.goes_on:
-            self._end(assignment, launch, AssignmentState.SUCCEEDED)
+            self._end(launch, AssignmentState.SUCCEEDED)
 
     def _end(
         self,
-        assignment: Assignment,
         launch: Launch,
         state: AssignmentState,
         reason: ReasonClass | None = None,
     ) -> None:
         if launch.end_s < inf:  # its node was lost while it stopped
             return
-        steps = (
-            assignment.job.total_steps
-            if state is AssignmentState.SUCCEEDED
-            else launch.steps_at(self.engine.now_s)
-        )
-        self._progress(assignment, launch, "checkpoint", steps)
-        launch.end_s, launch.end_steps = self.engine.now_s, steps
-        self._say(assignment, state, reason)
+        ranks = self.ranks[id(launch)]
+        steps = launch.steps_at(self.engine.now_s)
+        if state is AssignmentState.SUCCEEDED:
+            steps = ranks[0].job.total_steps
+        self._progress(ranks[0], launch, "checkpoint", steps)
+        launch.end_s = self.engine.now_s
+        launch.end_steps = steps
+        for rank in ranks:
+            self._say(rank, state, reason)
 
     def _progress(
         self, assignment: Assignment, launch: Launch, event: str, steps: int | None = None
@@ -219,14 +237,15 @@ class LiveRun:
     ) -> None:
         self.cluster, self.engine = cluster, engine
         rates = {
-            (k.id, t.gpu_type, t.gpus): t.steps_per_s
-            for k in knowledge.kinds
-            for t in k.throughputs
+            (kind.id, known.gpu_type, known.gpus, known.spread): known.steps_per_s
+            for kind in knowledge.kinds
+            for known in kind.throughputs
         }
-        self.runtime = PretendedRuntime(
-            engine,
-            lambda job, gpu_type, gpus: rates[str(job.kind_id), gpu_type if gpus else "", gpus],
-        )
+
+        def rate(job: Job, gpu_type: str, gpus: int, spread: bool) -> float:
+            return rates[str(job.kind_id), gpu_type if gpus else "", gpus, spread]
+
+        self.runtime = PretendedRuntime(engine, rate)
         self.ports = Ports(solve_here, lambda: engine.now_s, knowledge)
         self.asked = False
         for job in jobs:

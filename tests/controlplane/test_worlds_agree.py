@@ -79,6 +79,9 @@ BATCH: tuple[BatchJob, ...] = (
 )
 """Batch jobs: name, arrival, run time, cores, GPUs."""
 
+WIDE = (("W1", 0, 500), ("W2", 262, 300), ("W3", 640, 800))
+"""Training jobs of three GPUs: name, arrival, steps."""
+
 UNITS = {"B4": (2, 0), "B5": (4, 1), "B6": (3, 2)}
 """Units of some, and the most on a node."""
 REPEATED: tuple[BatchJob, ...] = (
@@ -100,8 +103,8 @@ class Stay:
     """What both worlds must agree on."""
 
     job: str
-    node: str
-    devices: tuple[str, ...]
+    seats: tuple[tuple[str, tuple[str, ...]], ...]
+    """Node and devices of each rank."""
     start_s: float
     start_steps: int
     end_s: float
@@ -155,6 +158,39 @@ def the_batch_jobs(
             kind=Kind.objects.get(pk=int(kinds["batch"].id)), total_steps=run_s, cores=cores,
             gpus_min=gpus, gpus_max=gpus, batch=True, preemptible=False,
         )  # fmt: skip
+        Job.objects.filter(pk=job.pk).update(submitted_at=submitted)
+        job.submitted_at = submitted
+        jobs.append(job)
+    return jobs
+
+
+def the_wide_jobs(
+    cluster: Cluster, kinds: dict[str, KindView], trace: Sequence[tuple[str, int, int]]
+) -> list[Job]:
+    """Training jobs of three GPUs, which only the two nodes with V100s have together."""
+    Node.objects.filter(cluster=cluster).update(
+        features=list(features_with("process", SHARED)), address="192.0.2.1"
+    )
+    kind = Kind.objects.create(digest="w" * 64, name="wide")
+    known = Throughput("V100", 3, 2.0, Source.MEASURED, spread=True)
+    kinds["wide"] = KindView(str(kind.pk), "wide", (known,))
+    team = a_team()
+    user = a_user(team=team)
+    jobs = []
+    for name, arrival, steps in trace:
+        submitted = datetime.fromtimestamp(START_S + arrival, UTC)
+        job = a_job(
+            cluster,
+            team=team,
+            user=user,
+            kind=kind,
+            name=name,
+            total_steps=steps,
+            gpus_min=3,
+            gpus_max=3,
+            priority=5,
+            state="held",
+        )
         Job.objects.filter(pk=job.pk).update(submitted_at=submitted)
         job.submitted_at = submitted
         jobs.append(job)
@@ -250,8 +286,7 @@ def stays(launches: Iterable[Launch]) -> list[Stay]:
     found = [
         Stay(
             launch.job,
-            launch.ranks[0].node,
-            launch.ranks[0].devices,
+            tuple((seat.node, seat.devices) for seat in launch.ranks),
             round(launch.start_s - START_S, 3),
             launch.start_steps,
             round(launch.end_s - START_S, 3),
@@ -281,6 +316,7 @@ def both_worlds(
     incidents: Sequence[Incident] = (),
     *,
     batch: Sequence[BatchJob] = (),
+    wide: Sequence[tuple[str, int, int]] = (),
     predictor: str = "walltime",
     max_gpus: int | None = None,
 ) -> Simulation:
@@ -291,15 +327,19 @@ def both_worlds(
     Cluster.objects.filter(pk=cluster.pk).update(predictor=predictor)
     cluster.predictor = predictor
     kinds = the_kinds()
+    jobs = the_jobs(cluster, kinds)
+    if batch:
+        jobs += the_batch_jobs(cluster, kinds, batch)
+    if wide:
+        jobs += the_wide_jobs(cluster, kinds, wide)
     knowledge = FixedKnowledge(tuple(kinds.values()))
-    jobs = [*the_jobs(cluster, kinds), *(the_batch_jobs(cluster, kinds, batch) if batch else ())]
     Team.objects.update(max_gpus=max_gpus)
     simulation = simulated(cluster, knowledge, incidents)
     live = LiveRun(cluster, jobs, knowledge, engine, incidents)
     engine.after_each = live._look_for_events
     live.run()
     expected = stays(launch for job in simulation.world.jobs.values() for launch in job.launches)
-    assert stays(live.runtime.launches.values()) == expected
+    assert stays(live.runtime.started) == expected
     assert seats_of(simulation) == {
         (name, rank, node, units)
         for name, rank, node, units in Assignment.objects.filter(job__batch=True).values_list(
@@ -352,6 +392,21 @@ def test_a_team_with_a_limit_runs_the_same_in_both_worlds(
     assert max(used) == 2, "of five GPUs"
     codes = {entry.code for one in simulation.rounds for entry in one.plan.waiting}
     assert WaitCode.TEAM_LIMIT in codes
+
+
+@pytest.mark.parametrize("policy", ["fifo", "priority", "cost_search"])
+def test_gangs_wider_than_a_node_run_the_same_in_both_worlds(
+    policy: str, engine: LookingEngine
+) -> None:
+    simulation = both_worlds(policy, {}, engine, wide=WIDE)
+    assert len(Assignment.objects.filter(rank=1).values("job").distinct()) == len(WIDE)
+    over_nodes = [
+        launch
+        for job in simulation.world.jobs.values()
+        for launch in job.launches
+        if len(launch.ranks) > 1
+    ]
+    assert len(over_nodes) >= len(WIDE)
 
 
 @pytest.mark.parametrize("predictor", ["last_two", "data_driven"])

@@ -43,18 +43,17 @@ class SharedRuntime(PretendedRuntime):
         self.of[id(launch)] = assignment
         self._look_again(launch)
 
-    def _complete(self, assignment: Assignment, launch: Launch) -> None:
+    def _complete(self, launch: Launch) -> None:
         if launch.before is None or launch.ends_s <= self.engine.now_s:
-            super()._complete(assignment, launch)
+            super()._complete(launch)
 
     def _end(
         self,
-        assignment: Assignment,
         launch: Launch,
         state: AssignmentState,
         reason: ReasonClass | None = None,
     ) -> None:
-        super()._end(assignment, launch, state, reason)
+        super()._end(launch, state, reason)
         self._look_again(launch)
 
     def _look_again(self, changed: Launch) -> None:
@@ -79,15 +78,15 @@ class SharedRuntime(PretendedRuntime):
         )
         launch.change_speed(
             self.engine.now_s,
-            self.speeds_known.colocated(str(job.kind_id), self.rates(job, gpu_type, 1), 1, shared),
+            self.speeds_known.colocated(
+                str(job.kind_id), self.rates(job, gpu_type, 1, False), 1, shared
+            ),
             0.0,
         )
         launch.ends_s = (
             launch.first_step_s + (job.total_steps - launch.start_steps) / launch.steps_per_s
         )
-        self.engine.at(
-            max(self.engine.now_s, launch.ends_s), partial(self._complete, assignment, launch)
-        )
+        self.engine.at(max(self.engine.now_s, launch.ends_s), partial(self._complete, launch))
 
 
 def pairing(kinds: dict[str, KindView]) -> dict[str, KindView]:
@@ -160,6 +159,6 @@ def test_jobs_that_share_gpus_go_the_same_way_through_both_worlds(
     assert any(launch.ranks[0].share < 1.0 for launch in launches), (
         "the trace must have jobs that share"
     )
-    assert stays(live.runtime.launches.values()) == stays(launches)
+    assert stays(live.runtime.started) == stays(launches)
     assert not Job.objects.filter(cluster=cluster).exclude(state="completed").exists()
     assert Round.objects.filter(cluster=cluster).count() == len(simulation.rounds)

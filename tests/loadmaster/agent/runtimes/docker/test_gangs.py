@@ -17,6 +17,7 @@ from tests.builders_docker import an_api, python3
 from tests.builders_docker_site import LIBRARY, DockerSite, a_docker_job
 from tests.builders_gangs import gang_job
 from tests.builders_jobs import kept_output
+from tests.builders_live import a_round
 
 pytestmark = [pytest.mark.docker, pytest.mark.django_db, pytest.mark.timeout(240)]
 
@@ -106,3 +107,22 @@ def test_where_containers_have_no_names_the_gang_is_refused_with_the_remedy(tmp_
         assert "docs/agent.md" in ranks[0].reason
     finally:
         site.close()
+
+
+def test_a_job_wider_than_a_node_is_placed_on_two_nodes_and_completes(site: DockerSite) -> None:
+    job = a_gang_job(site)
+    Job.objects.filter(pk=job.pk).update(gpus_min=3, gpus_max=3)
+    site.until(lambda: all(node.agent.is_idle for node in site.nodes))
+    row = a_round(site.cluster)
+    assert (row.status, row.rejected) == ("applied", [])
+    lead, member = job.assignments.order_by("rank")
+    assert lead.node_id != member.node_id
+    assert lead.gpus + member.gpus == 3
+    assert lead.predicted_steps_per_s is not None
+
+    site.until(lambda: all(is_state(rank, AssignmentState.SUCCEEDED) for rank in (lead, member)))
+    job.refresh_from_db()
+    assert job.state == JobState.COMPLETED
+    assert [kept_output(rank) for rank in (lead, member)] == [
+        f"{rank} True {STEPS}\n".encode() for rank in range(2)
+    ]
