@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import uvloop
+from asgiref.sync import sync_to_async
 from django.contrib.auth.models import User
 
 from clusters.models import Cluster, Node, NodeEvent
@@ -101,16 +102,26 @@ async def run_together(
     stage: Stage,
     seeded: Seeded,
     first: FirstMember,
+    cluster: Cluster,
     fleet: Sequence[SimulatedAgent],
     seconds: float,
-) -> tuple[Traffic, Answers]:
-    """Run agents and both members for this time; return heartbeats and the second's answers."""
-    heartbeats, answers, _ = await asyncio.gather(
-        run_agents(fleet, *stage.place, seconds=seconds, heartbeat_s=HEARTBEAT_S),
+) -> tuple[Traffic, int, Answers]:
+    """Run agents and both members for this time.
+
+    Returns heartbeats, the leases lost by the last of them, and the second member's answers.
+    """
+
+    async def beat() -> tuple[Traffic, int]:
+        traffic = await run_agents(fleet, *stage.place, seconds=seconds, heartbeat_s=HEARTBEAT_S)
+        # The first member may still wait for an answer. Without heartbeats leases end rightly.
+        return traffic, await sync_to_async(leases_lost)(cluster)
+
+    (heartbeats, lost), answers, _ = await asyncio.gather(
+        beat(),
         submit_as_second_member(stage, seeded, seconds),
         first.work(seconds),
     )
-    return heartbeats, answers
+    return heartbeats, lost, answers
 
 
 def leases_lost(cluster: Cluster) -> int:
@@ -136,14 +147,15 @@ def arrays_in_turn(
 
     # 2. Its heartbeats, beside the requests of both members.
     first = FirstMember(stage, seeded, size)
-    heartbeats, second = uvloop.run(run_together(stage, seeded, first, fleet, seconds))
+    run = run_together(stage, seeded, first, cluster, fleet, seconds)
+    heartbeats, lost, second = uvloop.run(run)
 
     # 3. Figures.
     return {
         **percentiles_ms(heartbeats.due_s),
         "answers": dict(heartbeats.answers),
         "leases": len(fleet),
-        "leases_lost": leases_lost(cluster),
+        "leases_lost": lost,
         **percentiles_ms(second.seconds, "second_member_"),
         "second_member": dict(second.statuses),
         "actions": {action: len(took_s) for action, took_s in first.seconds.items()},
