@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from policies.contract.snapshot import Snapshot
-from policies.placement.cluster_state import Group
 from policies.placement.finders import Order
+from policies.placement.free_capacity import Group
 from policies.placement.layout import DEVICES, PLAIN, RESOURCES, Layout, lowest
 
 

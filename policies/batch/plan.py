@@ -20,8 +20,7 @@ from policies.contract.plan import (
     Waiting,
 )
 from policies.contract.snapshot import Snapshot
-from policies.placement.cluster_state import ClusterState
-from policies.placement.finders import Shortage, ShortageCode, why_not
+from policies.placement.cluster_state import ClusterState, Shortage, ShortageCode, why_not
 from policies.placement.layout import EVERY, Allocation, Layout, Request
 from policies.placement.plan_builder import NO_STARTS, Placed, PlanBuilder
 from policies.placement.timeline import vacant

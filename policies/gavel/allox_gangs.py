@@ -6,7 +6,7 @@ from math import inf
 from policies.contract.plan import Plan
 from policies.contract.snapshot import Snapshot
 from policies.gavel.runnable_jobs import RunnableJobs
-from policies.placement.cluster_state import Group
+from policies.placement.free_capacity import Group
 from policies.placement.from_snapshot import remaining_s
 from policies.placement.gangs_over_nodes import place_gangs_over_nodes
 from policies.placement.layout import DEVICES, Allocation, Part, members

@@ -14,7 +14,7 @@ import numpy as np
 from policies.contract.plan import Placement, training_run
 from policies.contract.snapshot import Bools, Floats, RankPlacement
 from policies.gavel.runnable_jobs import RunnableJobs, Seat
-from policies.placement.cluster_state import Group
+from policies.placement.free_capacity import Group
 from policies.placement.from_snapshot import launches_that_stay, leaves_s, may_stay
 from policies.placement.layout import DEVICES, Allocation, Part, Request, members
 from policies.placement.plan_builder import Placed, PlanBuilder, seats_of

@@ -1,4 +1,4 @@
-"""Searches of a `ClusterState`, one for each `Span`, and shortages of requests.
+"""Searches of free capacity, one for each `Span`.
 
 Exact under the power cap: where the preferred choice needs too much power, dynamic programming over
 the nodes finds the one that adds the least.
@@ -7,14 +7,11 @@ the nodes finds the one that adds the least.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from enum import Enum
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
-from policies.placement.layout import EVERY, Allocation, Free, Request, Span, lowest, members
-
-if TYPE_CHECKING:
-    from policies.placement.cluster_state import ClusterState, Group
+from policies.placement.free_capacity import FreeCapacity, Group
+from policies.placement.layout import Allocation, Free, Request, Span, lowest, members
 
 Where: TypeAlias = list[tuple[int, int]]
 """(node, units), each node once."""
@@ -29,7 +26,7 @@ class Finder(Protocol):
 
     def __call__(
         self,
-        state: ClusterState,
+        state: FreeCapacity,
         request: Request,
         only: int,
         key: Order | None,
@@ -39,7 +36,7 @@ class Finder(Protocol):
 
 
 def on_one_node(
-    state: ClusterState, request: Request, only: int, key: Order | None
+    state: FreeCapacity, request: Request, only: int, key: Order | None
 ) -> Allocation | None:
     """By best fit: the least free capacity in each class, GPUs first, then the least of all."""
     best: Group | None = None
@@ -61,7 +58,7 @@ def on_one_node(
 
 
 def on_one_type(
-    state: ClusterState, request: Request, only: int, key: Order | None
+    state: FreeCapacity, request: Request, only: int, key: Order | None
 ) -> Allocation | None:
     """On one node, else type by type in the request's order on the fewest nodes."""
     found = on_one_node(state, request, only, key)
@@ -72,7 +69,7 @@ def on_one_type(
 
 
 def on_types_mixed(
-    state: ClusterState, request: Request, only: int, key: Order | None
+    state: FreeCapacity, request: Request, only: int, key: Order | None
 ) -> Allocation | None:
     """On the shortest prefix of the request's types that has room: the slowest is fastest so."""
     usable: list[Group] = []
@@ -84,7 +81,7 @@ def on_types_mixed(
 
 
 def anywhere(
-    state: ClusterState, request: Request, only: int, key: Order | None
+    state: FreeCapacity, request: Request, only: int, key: Order | None
 ) -> Allocation | None:
     """On groups by `key` (node by node) or best fit, several units on a node."""
     found = state.groups_for(request, only)
@@ -104,7 +101,7 @@ FINDERS: Mapping[Span, Finder] = {
 }
 
 
-def least_power_mw(state: ClusterState, request: Request, only: int) -> int | None:
+def least_power_mw(state: FreeCapacity, request: Request, only: int) -> int | None:
     """Return the least additional power with which a request would fit; None if it would not."""
     if request.span is Span.ONE_NODE:
         steps = [
@@ -119,14 +116,14 @@ def least_power_mw(state: ClusterState, request: Request, only: int) -> int | No
     return min((state.extra_mw(request, where) for where in found if where), default=None)
 
 
-def by_type(state: ClusterState, request: Request, only: int) -> dict[str, list[Group]]:
+def by_type(state: FreeCapacity, request: Request, only: int) -> dict[str, list[Group]]:
     """Return the groups with room by GPU type, in the request's order, else by name."""
     groups = list(state.groups_for(request, only))
     types = request.types or sorted({g.of_class.gpu_type for g in groups})
     return {t: [g for g in groups if g.of_class.gpu_type == t] for t in types}
 
 
-def _spread(state: ClusterState, request: Request, groups: Sequence[Group]) -> Allocation | None:
+def _spread(state: FreeCapacity, request: Request, groups: Sequence[Group]) -> Allocation | None:
     """Return units on the fewest nodes: the roomiest first, the last one by best fit."""
     roomiest = sorted(groups, key=lambda g: (-g.units, g.free))
     if request.nodes:
@@ -135,7 +132,7 @@ def _spread(state: ClusterState, request: Request, groups: Sequence[Group]) -> A
 
 
 def _within_power(
-    state: ClusterState, request: Request, groups: Sequence[Group], choose: Callable[[], Where]
+    state: FreeCapacity, request: Request, groups: Sequence[Group], choose: Callable[[], Where]
 ) -> Allocation | None:
     """Return the chosen units, or those of least power under the power cap."""
     if sum(g.units * g.nodes.bit_count() for g in groups) < request.units:
@@ -177,7 +174,7 @@ def _exactly(request: Request, roomiest: Sequence[Group]) -> Where:
     return [] if left else where
 
 
-def _least_power(state: ClusterState, request: Request, groups: Iterable[Group]) -> Where:
+def _least_power(state: FreeCapacity, request: Request, groups: Iterable[Group]) -> Where:
     """Return the units with the least additional power; [] if they do not fit.
 
     Dynamic programming over nodes, by units placed (and nodes used, where their number is given);
@@ -198,28 +195,3 @@ def _least_power(state: ClusterState, request: Request, groups: Iterable[Group])
 
 def _free_of(group: Group) -> Free:
     return group.free
-
-
-class ShortageCode(Enum):
-    """Limit that is met first."""
-
-    POWER_CAP = "power"
-    CAPACITY = "devices or resources of open nodes"
-
-
-class Shortage(NamedTuple):
-    """Shortage of a request; `missing_mw`: power, where devices and resources are there."""
-
-    code: ShortageCode
-    missing_mw: int = 0
-
-
-def why_not(state: ClusterState, request: Request, only: int = EVERY) -> Shortage | None:
-    """Return what a request lacks on these nodes; None if it fits."""
-    if state.cap_mw == inf:
-        return None if state.find(request, only) else Shortage(ShortageCode.CAPACITY)
-    needed_mw = least_power_mw(state, request, only)
-    if needed_mw is None:
-        return Shortage(ShortageCode.CAPACITY)
-    missing_mw = needed_mw + state.used_mw - state.cap_mw
-    return Shortage(ShortageCode.POWER_CAP, int(missing_mw)) if missing_mw > 0 else None

@@ -9,7 +9,8 @@ from math import inf
 from operator import and_
 from typing import NamedTuple, TypeAlias
 
-from policies.placement.cluster_state import ClusterState, Hold
+from policies.placement.cluster_state import ClusterState
+from policies.placement.free_capacity import Hold
 from policies.placement.layout import RESOURCES, Allocation, Free, node_set
 
 End: TypeAlias = tuple[float, int, Hashable]

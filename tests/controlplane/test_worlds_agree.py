@@ -394,7 +394,7 @@ def test_a_team_with_a_limit_runs_the_same_in_both_worlds(
     assert WaitCode.TEAM_LIMIT in codes
 
 
-@pytest.mark.parametrize("policy", ["fifo", "priority", "cost_search"])
+@pytest.mark.parametrize("policy", ["fifo", "priority", "randomized_greedy"])
 def test_gangs_wider_than_a_node_run_the_same_in_both_worlds(
     policy: str, engine: LookingEngine
 ) -> None:

@@ -22,7 +22,7 @@ from controlplane.loop.models import Round
 from controlplane.loop.rounds import Applied, Decision, LastPlan, RejectCode, Rejected
 from controlplane.web.storage.bulk import batches
 from controlplane.web.storage.packed_json import pack, pack_text
-from controlplane.web.storage.turns import turn
+from controlplane.web.storage.turns import ROWS_A_TURN, turn
 from jobs.lifecycle import JobState
 from jobs.models import UNFINISHED, Job
 from jobs.wording.reasons import ARRAY_LIMIT
@@ -202,7 +202,7 @@ def note_waiting(written: Written, lock: RoundLock, clock: Callable[[], datetime
     Between batches others may write. LostLockError if the lock is lost.
     """
     for reason, jobs in written.waits.items():
-        for ids in batches(jobs, BATCH):
+        for ids in batches(jobs, ROWS_A_TURN):
             with turn():
                 check(lock, clock())
                 _note(reason, ids)

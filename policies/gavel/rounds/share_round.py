@@ -37,7 +37,7 @@ from policies.gavel.rounds.slices import (
     received_s,
     running_rows,
 )
-from policies.placement.finders import Shortage, ShortageCode, why_not
+from policies.placement.cluster_state import Shortage, ShortageCode, why_not
 from policies.placement.from_snapshot import launches_that_stay
 from policies.placement.layout import members
 from policies.placement.time_slices import TimeSlices

@@ -1,1 +1,1 @@
-"""Reasons for waiting and for idle GPUs, as people read them."""
+"""Reasons for waiting and for idle GPUs, as codes with facts; `jobs.wording` has the sentences."""

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from policies.contract.plan import Expected, Lack, Plan, WaitCode, Waiting
 from policies.contract.snapshot import PROFILING, JobPhase, Snapshot
-from policies.placement.cluster_state import ClusterState
-from policies.placement.finders import Shortage, ShortageCode
+from policies.placement.cluster_state import ClusterState, Shortage, ShortageCode
 from policies.placement.from_snapshot import empty_cluster_of, left_beside
 from policies.placement.layout import EVERY, NodeSet, Request, members
 from policies.placement.priced_options import JobOptions

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from policies.contract.plan import PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import JobPhase
-from policies.placement.finders import ShortageCode
+from policies.placement.cluster_state import ShortageCode
 from policies.placement.priced_options import per_watt_second
 from policies.placement.waiting.plan_facts import CAPACITY, PlanFacts
 from policies.placement.waiting.reasons import for_power

@@ -34,8 +34,7 @@ from policies.contract.snapshot import (
     Snapshot,
     profile_runs,
 )
-from policies.placement.cluster_state import ClusterState
-from policies.placement.finders import Shortage, ShortageCode, why_not
+from policies.placement.cluster_state import ClusterState, Shortage, ShortageCode, why_not
 from policies.placement.layout import MILLIWATTS, Layout, NodeSet, Request, members
 from policies.placement.priced_options import GroupingKey, JobOptions, Option
 

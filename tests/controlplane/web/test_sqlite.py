@@ -200,3 +200,19 @@ def test_a_long_transaction_is_told_with_its_place(
     (said,) = [record.getMessage() for record in caplog.records if "SQLite" in record.getMessage()]
     assert "test_sqlite.py" in said
     assert "test_a_long_transaction" in said
+
+
+def test_a_reader_begins_while_others_write_and_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: Any, caplog: Any
+) -> None:
+    monkeypatch.setattr("controlplane.web.storage.sqlite.base.LONG_S", 0.0)
+    writer = a_connection(tmp_path / "db", 20.0)
+    writer._start_transaction_under_autocommit()
+    reader = a_connection(tmp_path / "db", 0.0)
+    reader.ensure_connection()
+    reader.transaction_mode = "DEFERRED"
+    with database_of(reader), transaction.atomic():
+        threading.Event().wait(0.001)
+    assert not [record for record in caplog.records if "SQLite" in record.getMessage()]
+    writer.connection.rollback()
+    writer.close()

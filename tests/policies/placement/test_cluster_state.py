@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from policies.contract.plan import Placement
 from policies.contract.snapshot import PROFILING, JobPhase, NodeView, RankPlacement
-from policies.placement.cluster_state import ClusterState
-from policies.placement.finders import ShortageCode, why_not
+from policies.placement.cluster_state import ClusterState, ShortageCode, why_not
 from policies.placement.from_snapshot import left_beside
 from policies.placement.layout import DEVICES, Allocation, Layout, Request, Span
 from policies.placement.timeline import earliest

@@ -57,10 +57,14 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def _start_transaction_under_autocommit(self) -> None:
         """Begin a transaction; Django calls this for each outermost one."""
+        self.ensure_connection()  # which sets the mode
+        if self.transaction_mode == "DEFERRED":
+            # It only reads, so it neither waits for writers nor keeps them waiting.
+            self.cursor().execute("BEGIN DEFERRED")
+            return
         longest_s: float = self.settings_dict["OPTIONS"]["timeout"]
         until_s = time.monotonic() + longest_s
         mine = rank()
-        self.ensure_connection()
         self.connection.execute("PRAGMA busy_timeout = 0")
         try:
             with self._flags[mine].raised():
