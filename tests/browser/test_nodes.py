@@ -50,7 +50,7 @@ def test_an_operator_gets_a_token_for_a_machine_that_is_gone(
     page = grace.open("/nodes/", "Nodes")
     page.get_by_role("button", name=f"Replace machine of {name}").click()
     page.get_by_role("button", name="Make a token").click()
-    told = page.get_by_text(f"The token for a machine in place of {name}")
+    told = page.get_by_text(f"Enrolment token for the machine that replaces {name}")
     told.wait_for()
     assert len((told.inner_text()).rpartition(": ")[2]) > 40
     grace.picture("nodes-replace-machine")
