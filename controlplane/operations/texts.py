@@ -39,7 +39,7 @@ def texts(root: Path) -> list[Text]:
         for path in (root / package).rglob("*.py"):
             if "migrations" not in path.parts:
                 found += _texts_of_module(path, path.relative_to(root).as_posix())
-    for path in root.rglob("templates/**/*.html"):
+    for path in (root / "templates").rglob("*.html"):
         found += _texts_of_template(path, path.relative_to(root).as_posix())
     return sorted(set(found))
 
