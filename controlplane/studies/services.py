@@ -95,7 +95,7 @@ def simulation_cancel(simulation: Simulation, user: User) -> Simulation:
 
 
 def simulation_delete(simulation: Simulation, user: User) -> None:
-    """Remove it with all it came to; its worker, if it has one, notices within seconds."""
+    """Delete a simulation and its results. Its worker, if any, notices within seconds."""
     check_change(user, simulation)
     with transaction.atomic():
         if Simulation.objects.filter(pk=simulation.pk).delete()[0]:

@@ -183,7 +183,11 @@ def _show_starts(context: typer.Context, found: StartNow, as_json: bool) -> None
         return
     for start in found.starts:
         command = f"\n  {shown(start.command)}" if start.command else ""
-        words = f"With {shown(start.words)}" if command else "The next decision starts it as it is"
+        words = (
+            f"With {shown(start.words)}"
+            if command
+            else "The next decision starts it without a change"
+        )
         out().print(f"{words}: {shown(start.effect)}.{command}")
     if not found.starts:
         tried = f"; tried: {shown('; '.join(found.tried[1:]))}" if found.tried[1:] else ""

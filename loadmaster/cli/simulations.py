@@ -79,11 +79,12 @@ def what_if(
         err().print(f"[yellow]It could not decide:[/yellow] {shown(str(found['failure']))}")
     now, then = found["current"], found["proposed"]
     words = {
-        "running": "jobs with GPUs", "waiting": "jobs that wait", "gpus": "GPUs in use",
+        "running": "jobs with GPUs", "waiting": "waiting jobs", "gpus": "GPUs in use",
         "cost_per_h": "energy cost per hour",
-        "energy_cost": "energy to their ends", "tardiness_cost": "their lateness",
-        "energy_cost_waiting": "energy of the others, at least",
-        "tardiness_cost_waiting": "lateness of the others",
+        "energy_cost": "energy cost of jobs with GPUs, to their ends",
+        "tardiness_cost": "lateness of jobs with GPUs",
+        "energy_cost_waiting": "energy cost of waiting jobs, at least",
+        "tardiness_cost_waiting": "lateness of waiting jobs, at least",
     }  # fmt: skip
     table(
         ("", "NOW", shown(policy).upper()),
@@ -129,7 +130,7 @@ def simulation_cancel(context: typer.Context, simulation: SimulationId) -> None:
 
 @simulation_app.command("delete")
 def simulation_delete(context: typer.Context, simulation: SimulationId) -> None:
-    """Remove a simulation with all it came to."""
+    """Delete a simulation and its results."""
     with connected(context) as client:
         client.delete_simulation(_id(client, simulation))
     out().print("Removed")

@@ -260,8 +260,7 @@ def test_a_queue_holds_what_waits_and_what_runs_where_it_runs(ada: User, team: T
     assert jobs["runs"]["due_s"] < jobs["runs"]["arrival_s"] == jobs["after it"]["arrival_s"]
     assert jobs["after it"]["dependencies"] == {str(running.pk): "afterok"}
     assert (
-        workload["note"]
-        == "1 running and 2 waiting; 1 left out: how fast they run is not known yet"
+        workload["note"] == "1 running and 2 waiting; 1 left out, as their speed is not known yet"
     )
     assert (found.summary["workload"], found.summary["jobs"]) == ("queue", 3)
 

@@ -113,7 +113,7 @@ def test_gavels_generator_takes_its_tables_as_the_file_or_its_kinds_as_an_option
         ({"policy_fifo": None, "policy_randomized_greedy": None}, "tick at least one policy"),
         (
             {"switch_pairs_observed": "3"},
-            "Part of the pairs that is measured, not estimated: must be",
+            "Part of the pairs that are measured, not estimated: must be",
         ),
         ({"workload": "csv"}, "choose a file, or paste its text"),
         (

@@ -174,8 +174,8 @@ def test_the_number_of_columns_says_which_they_are(columns: int, tables: str) ->
         (
             as_line(*((99 if f == 28 else f) for f in OLDER[12])),
             (
-                "line 1: takes 27.7778 s on V100s by the throughput tables, not 99 s: are they its"
-                " own?"
+                "line 1: takes 27.7778 s on V100s by the throughput tables, not 99 s; give the"
+                " trace's own tables"
             ),
         ),
         (
