@@ -13,7 +13,7 @@ def warnings_of(job: Job) -> Iterator[str]:
     wanted = job.profiling or job.cluster.profiling
     if wanted == Profiling.DEDICATED and not job.repeatable:
         yield (
-            "profiling: its first run measures its speed, for dedicated runs would run its"
+            "profiling: its first run measures its speed, as dedicated runs would run its"
             " command again; set repeatable to true where that does no harm"
         )
     walltime_s, grace_s = job.killed_after_s or inf, job.cluster.grace_s

@@ -325,7 +325,10 @@ def test_a_hard_deadline_in_the_past_is_refused(user: User, cluster: Cluster) ->
 
 def test_docker_needs_an_image_and_processes_need_none(user: User, cluster: Cluster) -> None:
     assert "needs an image" in refused(user, runtime="docker")["image"][0]
-    assert "does not go with" in refused(user, runtime="process", image="me/train:1")["image"][0]
+    assert (
+        "is for the docker runtime"
+        in refused(user, runtime="process", image="me/train:1")["image"][0]
+    )
     assert "no image name" in refused(user, image="me train")["image"][0]
     assert taken(user, image="registry.example/me/train:1").job.runtime == "docker"
     assert (
