@@ -84,7 +84,7 @@ class RunTimeSerializer(serializers.Serializer[Any]):
     group = serializers.ChoiceField(
         choices=[str(group) for group in Group],
         allow_null=True,
-        help_text="Which jobs; `user` and `team`: only jobs with as many GPUs, all batch or all training",
+        help_text="Which jobs: of one user or team only those with as many GPUs and of one sort",
     )
     words = serializers.CharField(
         help_text="Such as between 4 min and 2 h, as 80% of 57 jobs on this cluster"

@@ -12,7 +12,7 @@ from clusters.models import Device, Node
 node = Node.objects.order_by("name").first()
 first, second = node.devices.order_by("uuid")[:2]
 Device.objects.filter(pk=first.pk).update(healthy=False, trouble="GPU is lost")
-Device.objects.filter(pk=second.pk).update(trouble="slowed down for its temperature")
+Device.objects.filter(pk=second.pk).update(trouble="slowed down, as it is too hot")
 Node.objects.filter(pk=node.pk).update(
     gpu_trouble="GPU 3: MIG is on, and has no instances", session_expires_at=None
 )
@@ -20,7 +20,7 @@ print(node.name)
 """
 WORDS = (
     "unhealthy: GPU is lost",
-    "slowed down for its temperature",
+    "slowed down, as it is too hot",
     "GPUs may be missing: GPU 3: MIG is on, and has no instances",
 )
 

@@ -264,7 +264,7 @@ def test_a_report_that_does_not_hold_exits_1_and_one_that_is_none_2(tmp_path: Pa
     }
     path.write_text(json.dumps({"version": 2, "jobs": [job]}))
     done = run("check-report", path)
-    assert (done.exit_code, "does not hold" in done.stdout) == (1, True)
+    assert (done.exit_code, "broken promise" in done.stdout) == (1, True)
     assert json.loads(run("check-report", path, "--json").stdout)["holds"] is False
 
 
