@@ -14,7 +14,9 @@ from pathlib import Path
 
 PACKAGES = ("clusters", "controlplane", "jobs", "loadmaster", "policies", "profiling")
 
-SHOWN_ATTRIBUTES = frozenset({"alt", "aria-label", "placeholder", "title"})
+SHOWN_ATTRIBUTES = frozenset(
+    {"alt", "aria-label", "data-confirm", "data-confirm-yes", "placeholder", "title"}
+)
 """Attributes of HTML whose values people read."""
 
 TWO_WORDS = re.compile(r"[a-z]{2,},? [a-z]{2,}")

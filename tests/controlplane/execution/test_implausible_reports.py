@@ -199,7 +199,7 @@ def test_what_was_dropped_is_on_the_nodes_page_for_a_day_in_rest_and_in_the_metr
     heartbeat(node.pk, a_heartbeat(devices=(sample,)))
     page, user = Client(), a_user(operator=True)
     page.force_login(user)
-    said = "Reports that cannot be are not counted: power_w (1×, last 900,000,000"
+    said = "Impossible figures of its agent are not counted: power_w (1×, last 900,000,000"
     assert said in page.get(reverse("nodes")).content.decode()
     (shown,) = api(user).get("/api/v1/nodes/").json()["results"][0]["implausible"]
     assert (shown["name"], shown["count"], shown["value"]) == ("power_w", 1, 9e8)
