@@ -266,7 +266,7 @@ def _cluster(client: Client, name: str | None) -> str:
         return name
     names = [str(c["name"]) for c in client.clusters()]
     if len(names) != 1:
-        fail(f"say which cluster with --cluster: {', '.join(names) or 'there is none yet'}", USAGE)
+        fail(f"name the cluster with --cluster: {', '.join(names) or 'there is none yet'}", USAGE)
     return names[0]
 
 

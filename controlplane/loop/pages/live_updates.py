@@ -154,7 +154,7 @@ def live(request: HttpRequest) -> HttpResponseBase:
         return HttpResponse(status=204)
     if STREAMS.is_full(user.pk):
         text = (
-            f"you have {settings.STREAMS_PER_USER} live pages open, the most of one user, so this"
+            f"you have {settings.STREAMS_PER_USER} live pages open, the most of one user; this"
             " page is refreshed less often; close some, or ask an operator to raise"
             " LOADMASTER_STREAMS_PER_USER"
         )

@@ -135,7 +135,7 @@ class PostgresEngine:
             others = cursor.fetchone()[0]
         if others:
             raise BackupError(
-                f"{others} others are connected to the database; stop web, worker and beat first"
+                f"{others} other programs use the database; stop web, worker and beat first"
                 " (or use --force)"
             )
 

@@ -43,7 +43,7 @@ class StudyInput(serializers.Serializer[Any]):
     seeds = serializers.ListField(
         child=serializers.IntegerField(min_value=0),
         required=False,
-        help_text="Each policy is run once for each of them",
+        help_text="Each policy runs once per seed",
     )
     switches = serializers.DictField(
         child=serializers.JSONField(),
@@ -51,7 +51,7 @@ class StudyInput(serializers.Serializer[Any]):
         help_text="What may fail or take time; all of it off by default",
     )
     skip_bad = serializers.BooleanField(
-        required=False, help_text="Leave bad lines of a trace out in place of refusing it"
+        required=False, help_text="Leave bad lines of a trace out instead of refusing it"
     )
 
 

@@ -102,7 +102,7 @@ class Dispatcher(ABC):
             decision = self.decide(instance, plan)
         except SolverFailedError as error:
             counts = replace(counts, without_answer=counts.without_answer + 1)
-            return self._built(plan, PlanStatus.KEPT, counts, f"kept what runs: {error}")
+            return self._built(plan, PlanStatus.KEPT, counts, f"kept running jobs only: {error}")
         refused = dispatch(plan, instance, decision)
         counts = replace(counts, refused=counts.refused + len(refused))
         return self._decided(plan, instance, decision, refused, counts)

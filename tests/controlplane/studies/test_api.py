@@ -117,7 +117,7 @@ def test_a_worker_is_told_once_it_is_committed(
         ({"name": "a\0b"}, "name", "NUL"),
         ({"name": "\ud800"}, "name", "half a character"),
         ({"colour": "red"}, "study", "no such field"),
-        ({"team": "another"}, "team", "no team of which you are a member"),
+        ({"team": "another"}, "team", "must be a team of which you are a member"),
     ],
 )
 def test_a_wrong_study_is_refused_naming_the_field(

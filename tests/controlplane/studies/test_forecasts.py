@@ -196,7 +196,7 @@ def test_how_far_off_the_first_forecast_was_is_told_once_the_job_has_started() -
     found = first_forecast(job)
     assert found is not None
     assert found.later_s == pytest.approx(90.0)
-    assert found.words.endswith("later than forecast at first")
+    assert found.words.endswith("later than first forecast")
 
 
 def test_a_start_behind_a_first_run_is_unknown(cluster: Cluster) -> None:

@@ -111,7 +111,7 @@ class Command(BaseCommand):
             raise CommandError(problem, returncode=2) from None
         except KeyboardInterrupt:
             raise CommandError(
-                "stopped; finished runs are kept, the same command goes on with the rest",
+                "stopped; finished runs are kept, and the same command continues",
                 returncode=1,
             ) from None
 
