@@ -206,7 +206,7 @@ def test_what_was_dropped_is_on_the_nodes_page_for_a_day_in_rest_and_in_the_metr
     line = f'loadmaster_implausible_total{{cluster="{node.cluster.name}",figure="power_w"}} 1.0'
     assert line in exposition([StateCollector()]).decode()
     ImplausibleFigure.objects.update(at=timezone.now() - timedelta(hours=25))
-    assert "Reports that cannot be" not in page.get(reverse("nodes")).content.decode()
+    assert "Impossible figures" not in page.get(reverse("nodes")).content.decode()
     assert line in exposition([StateCollector()]).decode(), "the counter does not fall"
     assert not NodeEvent.objects.filter(event="implausible").exists()
 

@@ -173,7 +173,7 @@ def test_a_signal_that_never_comes_or_comes_at_the_start_is_warned_of(
     never = taken(user, **wanted)
     assert never.warnings[0].startswith("signal: is never sent")
     assert (never.job.signal, never.job.needs_signal) == ("USR1@90", False)
-    assert "comes at its start" in taken(user, **wanted, walltime="90s").warnings[0]
+    assert "is sent at the start" in taken(user, **wanted, walltime="90s").warnings[0]
     timely = taken(user, **wanted, walltime="2m")
     assert (timely.warnings, timely.job.needs_signal) == ((), True)
 

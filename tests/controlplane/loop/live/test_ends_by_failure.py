@@ -155,7 +155,7 @@ def test_too_little_memory_uses_a_retry_and_names_what_was_asked_and_the_remedy(
     )
     assert (job.state, job.retries_used) == ("failed", 1)
     assert "it asked for 2 GB of memory; raise memory_gb" in shown(user, job)["failure_reason"]
-    assert "ask for more (memory_gb)" in page(user, job)
+    assert "raise memory_gb" in page(user, job)
 
 
 def test_a_crash_uses_a_retry_after_a_rest_that_doubles(user: User, cluster: Cluster) -> None:
