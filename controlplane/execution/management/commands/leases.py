@@ -13,8 +13,8 @@ from jobs.models import Assignment
 
 class Command(BaseCommand):
     help = (
-        "List live assignments: job, node, fence, state, the stop that was requested, and the"
-        " seconds left of the lease"
+        "List live assignments: job, node, fence, state, what the server wants, and the seconds"
+        " left of the lease"
     )
     requires_system_checks: tuple[str, ...] = ()
 
