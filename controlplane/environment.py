@@ -124,8 +124,8 @@ def tls_options(url: str, authorities: str) -> dict[str, Any]:
         return {}
     if authorities and not Path(authorities).is_file():
         raise ImproperlyConfigured(
-            f"LOADMASTER_REDIS_CA: there is no file {authorities}; name the authorities'"
-            " certificates"
+            f"LOADMASTER_REDIS_CA: there is no file {authorities}; name the file with the"
+            " certificates of the authorities"
         )
     # Without a file OpenSSL's own list would not be loaded by the client, and every certificate be
     # refused.

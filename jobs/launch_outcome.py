@@ -69,8 +69,8 @@ class End:
         if self.reason_class != ReasonClass.OOM or self.memory_gb is None:
             return said
         return (
-            f"{said}; it asked for {self.memory_gb:g} GB of memory: ask for more (memory_gb), or"
-            " have it use less"
+            f"{said}; it asked for {self.memory_gb:g} GB of memory; raise memory_gb, or make the"
+            " job use less"
         )
 
 
@@ -151,12 +151,12 @@ def _after_trouble(end: End, past: Past) -> EndOutcome:
 def _given_up(end: End, past: Past) -> str:
     if end.reason_class != ReasonClass.IMAGE:
         return (
-            f"{past.fruitless} launches in a row ended without progress and not by the job's own"
-            f" fault; the last one: {end.words()}"
+            f"{past.fruitless} launches in a row ended without progress and without a fault of the"
+            f" job; the last one: {end.words()}"
         )
     where = f" on {', '.join(past.without_image)}" if past.without_image else ""
     return (
-        f"its image could not be had, tried {past.fruitless} times{where}:"
+        f"its image could not be pulled in {past.fruitless} tries{where}:"
         f" {end.reason or 'no reason given'}; check the image's name and that the nodes may pull it"
         " from its registry, then requeue the job"
     )

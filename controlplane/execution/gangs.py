@@ -95,8 +95,8 @@ def why_no_gang(node: Node) -> str:
     if GANG not in node.features:
         return f"the agent of node {node} cannot run a rank of a gang: install a newer one"
     return (
-        f"node {node} has no address where other ranks reach it: docs/agent.md, Gangs, says what"
-        " to set"
+        f"node {node} has no address where other ranks reach it: set --address (docs/agent.md,"
+        " Gangs)"
     )
 
 

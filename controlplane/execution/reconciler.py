@@ -108,7 +108,7 @@ def _lose_assignments(silence: Silence, clock: Intervals, now: datetime) -> int:
         row = due[assignment.pk]
         if row.still_s <= row.lease_s + after_lease_s(clock, assignment.grace_s):
             return False
-        text = "its node was silent beyond the lease, the grace and the margin"
+        text = "its node was silent for longer than the lease, the grace and the margin"
         end_assignment(assignment, AssignmentMove.LOSE, ReasonClass.LEASE, text, now)
         return True
 

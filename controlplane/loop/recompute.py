@@ -57,7 +57,7 @@ def find_round(name: str) -> Round:
             " (LOADMASTER_KEEP_SNAPSHOTS_DAYS)"
         )
     if row.snapshot is None or row.plan is None:
-        raise RoundNotFoundError(f"round {name} is {row.status}: it came to no plan")
+        raise RoundNotFoundError(f"round {name} is {row.status} and has no plan")
     return row
 
 

@@ -283,7 +283,8 @@ def _places_batch_jobs(policy: Policy, name: str) -> bool:
 def _message(of_policy: str, left_out: Sequence[LeftOut]) -> str:
     """Return the message of the policy's plan with what was left out of it."""
     jobs = "one job" if len(left_out) == 1 else f"{len(left_out)} jobs"
-    faults = f"the policy's places for {jobs} break a rule and are left out: {left_out[0].detail}"
+    faults = f"the policy's placements of {jobs} break a rule, so they are left out: "
+    faults += left_out[0].detail
     whole = f"{of_policy}; {faults}" if of_policy else faults
     return whole[:LONGEST_TEXT]
 

@@ -71,7 +71,8 @@ class StateCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         build = {(version("loadmaster"), connection.vendor): 1.0}
-        yield _gauge("build_info", "1, with what runs here", ("version", "database"), build)
+        text = "Always 1; version and database are labels"
+        yield _gauge("build_info", text, ("version", "database"), build)
         text = "Free bytes on the disk of LOADMASTER_HOME"
         yield _gauge("server_disk_free_bytes", text, (), {(): 1e9 * server_free_gb()})
         yield from _if_up("cache", _from_cache)
@@ -87,7 +88,7 @@ def _if_up(name: str, read: Callable[[], Iterator[Metric]]) -> Iterator[Metric]:
         is_up = 1
     except (DatabaseError, RedisError) as error:
         log.warning("the metrics of the %s are left out: %s", name, type(error).__name__)
-    yield _gauge(f"{name}_up", f"Whether the {name} answers", (), {(): is_up})
+    yield _gauge(f"{name}_up", f"1 if the {name} answers, else 0", (), {(): is_up})
     yield from families
 
 
@@ -105,7 +106,7 @@ def _from_cache() -> Iterator[Metric]:
     """Signs of life, clock jumps and counts of rounds."""
     cached = cache.get_many([BEAT_KEY, RECONCILE_KEY, ROUNDS_KEY])
     texts = {
-        BEAT_KEY: ("beat", "beat last ticked"),
+        BEAT_KEY: ("beat", "the beat last ticked"),
         RECONCILE_KEY: ("reconcile", "the last pass of the reconciler ended"),
     }
     for key, (name, text) in texts.items():
@@ -189,8 +190,8 @@ def _loop(clusters: Mapping[int, Cluster], now: datetime) -> Iterator[Metric]:
         held[labels] = int(locks.is_held(cluster))
         broken[labels] = int(bool(cluster.broken_policy))
     yield _gauge("last_round_age_seconds", "Seconds since a round was applied", OF_CLUSTER, ages)
-    yield _gauge("round_held", "Whether a round is being held", OF_CLUSTER, held)
-    text = "Whether the policy failed or broke a rule in each of the last rounds"
+    yield _gauge("round_held", "1 while a round is under way, else 0", OF_CLUSTER, held)
+    text = "1 if the policy failed or broke a rule in each of the last rounds, else 0"
     yield _gauge("policy_broken", text, OF_CLUSTER, broken)
 
     # 3. Events that ask for a round.
@@ -203,9 +204,10 @@ def _loop(clusters: Mapping[int, Cluster], now: datetime) -> Iterator[Metric]:
             labels = (clusters[pk].name,)
             waiting[labels] = number
             oldest_s[labels] = _age_s(first, now)
-    text = "Rescheduling events no round has answered"
+    text = "Rescheduling events that no round has answered"
     yield _gauge("events_waiting", text, OF_CLUSTER, waiting)
-    yield _gauge("oldest_event_age_seconds", "Age of the oldest of them", OF_CLUSTER, oldest_s)
+    text = "Age of the oldest rescheduling event that no round has answered"
+    yield _gauge("oldest_event_age_seconds", text, OF_CLUSTER, oldest_s)
 
 
 def _queue(names: Mapping[int, str], now: datetime) -> Iterator[Metric]:
@@ -220,7 +222,7 @@ def _queue(names: Mapping[int, str], now: datetime) -> Iterator[Metric]:
         for state in JobState:
             jobs[name, state.value] = numbers.get((pk, state.value), 0)
         ages[(name,)] = _age_s(first_submitted.get(pk, now), now)
-    yield _gauge("jobs", "Jobs, ended ones included", OF_STATE, jobs)
+    yield _gauge("jobs", "Jobs, including ended jobs", OF_STATE, jobs)
     yield _gauge("oldest_waiting_age_seconds", "Age of the oldest queued job", OF_CLUSTER, ages)
 
 
@@ -249,10 +251,10 @@ def _leases(names: Mapping[int, str], now: datetime) -> Iterator[Metric]:
             live[name, state] = numbers[pk, state]
         expiring[(name,)] = expiring_numbers[pk]
         lost[(name,)] = numbers[pk, lost_state]
-    text = "Leases that end within 10 s, or have ended"
+    text = "Live assignments whose lease ends within 10 s or has ended"
     yield _gauge("leases", "Live assignments", OF_STATE, live)
     yield _gauge("leases_expiring", text, OF_CLUSTER, expiring)
-    yield _gauge("assignments_lost", "Assignments that were given up as lost", OF_CLUSTER, lost)
+    yield _gauge("assignments_lost", "Assignments in state lost", OF_CLUSTER, lost)
 
 
 def _nodes(names: Mapping[int, str], now: datetime) -> Iterator[Metric]:
@@ -294,12 +296,13 @@ def _unhealthy_gpus(names: Mapping[int, str]) -> Metric:
     unhealthy = Device.objects.filter(healthy=False).exclude(node__state=State.LOST).order_by()
     counts = dict(unhealthy.values_list("node__cluster").annotate(number=Count("pk")))
     numbers = {(name,): counts.get(pk, 0) for pk, name in names.items()}
-    return _gauge("gpus_unhealthy", "Unhealthy GPUs of nodes not lost", OF_CLUSTER, numbers)
+    text = "Unhealthy GPUs of nodes that are not lost"
+    return _gauge("gpus_unhealthy", text, OF_CLUSTER, numbers)
 
 
 def _implausible(names: Mapping[int, str]) -> CounterMetricFamily:
     """Figures that were dropped, by cluster and name."""
-    text = "Figures of nodes that cannot be, and are dropped"
+    text = "Impossible figures that nodes reported and the server dropped"
     counter = CounterMetricFamily("loadmaster_implausible", text, labels=["cluster", "figure"])
     rows = ImplausibleFigure.objects.order_by().values_list("node__cluster", "name")
     for pk, name, number in rows.annotate(number=Sum("count")):

@@ -14,7 +14,9 @@ from pathlib import Path
 
 PACKAGES = ("clusters", "controlplane", "jobs", "loadmaster", "policies", "profiling")
 
-SHOWN_ATTRIBUTES = frozenset({"alt", "aria-label", "placeholder", "title"})
+SHOWN_ATTRIBUTES = frozenset(
+    {"alt", "aria-label", "data-confirm", "data-confirm-yes", "placeholder", "title"}
+)
 """Attributes of HTML whose values people read."""
 
 TWO_WORDS = re.compile(r"[a-z]{2,},? [a-z]{2,}")
@@ -39,7 +41,7 @@ def texts(root: Path) -> list[Text]:
         for path in (root / package).rglob("*.py"):
             if "migrations" not in path.parts:
                 found += _texts_of_module(path, path.relative_to(root).as_posix())
-    for path in root.rglob("templates/**/*.html"):
+    for path in (root / "templates").rglob("*.html"):
         found += _texts_of_template(path, path.relative_to(root).as_posix())
     return sorted(set(found))
 

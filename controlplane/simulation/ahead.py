@@ -35,10 +35,10 @@ SHORTEST_ROUND_S = 1.0
 
 CUT = "the simulation was cut before its end was known"
 UNKNOWN_SPEED = "its speed where it runs is not known"
-UNKNOWN_RUN_TIME = "its run time is not known: it has no walltime, and no like job has ended"
+UNKNOWN_RUN_TIME = "its run time is not known: it has no walltime, and no similar job has ended"
 FIRST_RUN = "its kind runs for the first time"
 BEHIND_FIRST_RUN = "a job before it runs for the first time"
-BEHIND_UNKNOWN = "a job that runs before it has no known end; a walltime would give it one"
+BEHIND_UNKNOWN = "a job that runs before it has no known end; give that job a walltime"
 
 
 @dataclass(frozen=True, slots=True)

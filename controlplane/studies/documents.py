@@ -175,7 +175,7 @@ def _check_cluster(spec: Mapping[str, Any]) -> None:
     bands = max(len(prices), len(caps))
     if bands > MOST_BANDS or _count(spec.get("days", 1)) > MOST_CLUSTER_DAYS:
         most = f"{MOST_BANDS} prices or caps by hour for {MOST_CLUSTER_DAYS} days"
-        raise StudyError(f"cluster.energy: at most {most} are taken; {FIXED}")
+        raise StudyError(f"cluster.energy: at most {most}; {FIXED}")
 
 
 def _items(value: object) -> Sequence[Any]:

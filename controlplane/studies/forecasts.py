@@ -31,7 +31,7 @@ WORK = 20_000
 
 # Why a job has no expected start, or a start without an end.
 AFTER_A_FAILURE = "it starts only if a job that it waits for does not complete"
-AFTER_UNKNOWN = "what it waits for has no known end, or is not in the queue itself"
+AFTER_UNKNOWN = "a job that it waits for has no known end, or is not in the queue"
 
 BUDGET_S = 10.0
 """Longest time of a simulation; one that is cut forecasts the starts that it has seen."""

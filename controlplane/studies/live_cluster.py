@@ -170,7 +170,7 @@ def _written_kinds(kinds: Mapping[str, KindView], shown: Collection[str]) -> lis
 
 def _left_out(unknown: int) -> str:
     """End of a workload's note, if jobs of unknown speed are left out."""
-    return f"; {unknown:,} left out: how fast they run is not known yet" if unknown else ""
+    return f"; {unknown:,} left out, as their speed is not known yet" if unknown else ""
 
 
 def _queued(
@@ -231,7 +231,7 @@ def history(user: User, cluster: Cluster, days: float, team: Team | None = None)
     # 3. The workload, with a note of what it has.
     note = f"{len(views):,} jobs" + _left_out(len(jobs) - len(views))
     if len(jobs) == MOST_JOBS:
-        note += f"; older ones than the newest {MOST_JOBS:,} are left out"
+        note += f"; only the newest {MOST_JOBS:,} jobs are used"
     workload = {
         "type": "jobs",
         "name": f"{cluster.name}, the last {days:g} days",

@@ -54,5 +54,5 @@ def shared_simulation(link: str) -> Simulation:
         shared = Simulation.objects.defer("document").filter(share_key=share_key)
         simulation = shared.filter(pk=uuid.UUID(pk)).first()
     if simulation is None or not simulation.share_key:
-        raise Http404("this link leads nowhere, or not any more")
+        raise Http404("this link does not exist or was withdrawn")
     return simulation

@@ -44,7 +44,7 @@ def simulation_create(user: User, asked: Mapping[str, Any]) -> Simulation:
         team = teams_to_submit_to(user).filter(name=team_name).first()
     if team_name is not None and team is None:
         problem = (
-            "is no team of which you are a member; leave it out to keep the simulation to yourself"
+            "must be a team of which you are a member; leave it out to keep the simulation private"
         )
         raise StudyDocumentError({"team": [problem]})
     return enqueue(user, resolved(user, study, team), team=team)
@@ -95,7 +95,7 @@ def simulation_cancel(simulation: Simulation, user: User) -> Simulation:
 
 
 def simulation_delete(simulation: Simulation, user: User) -> None:
-    """Remove it with all it came to; its worker, if it has one, notices within seconds."""
+    """Delete a simulation and its results. Its worker, if any, notices within seconds."""
     check_change(user, simulation)
     with transaction.atomic():
         if Simulation.objects.filter(pk=simulation.pk).delete()[0]:

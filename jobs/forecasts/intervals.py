@@ -30,8 +30,8 @@ class Group(StrEnum):
 
 
 JOBS_IN_WORDS = {
-    Group.USER: "like jobs of its user",
-    Group.TEAM: "like jobs of its team",
+    Group.USER: "similar jobs of its user",
+    Group.TEAM: "similar jobs of its team",
     Group.CLUSTER: "jobs on this cluster",
 }
 

@@ -120,7 +120,7 @@ class FirstForecast:
         if abs(self.later_s) < 1.0:
             return "as forecast"
         way = "later" if self.later_s > 0 else "sooner"
-        return f"{duration(abs(self.later_s))} {way} than forecast at first"
+        return f"{duration(abs(self.later_s))} {way} than first forecast"
 
 
 def first_forecast(job: Job) -> FirstForecast | None:

@@ -48,18 +48,18 @@ class JobForm(TypedForm):
     cluster = forms.ChoiceField(label="Cluster", required=False)
     kind = _text(
         "Kind",
-        "Jobs of one kind run at one speed and share its measurements. Empty: worked out from image"
+        "Jobs of one kind run at one speed and share its measurements. Empty: derived from image"
         " and command.",
     )
 
     array = _text(
         "Array",
-        "A job for each index, such as 0-99:2 or 1,3,5-9; %10: at most 10 at a time. Each finds its"
-        " own in LOADMASTER_ARRAY_INDEX.",
+        "A job for each index, such as 0-99:2 or 1,3,5-9; %10: at most 10 at a time. Each job"
+        " reads its index from LOADMASTER_ARRAY_INDEX.",
         placeholder="0-99:2%10",
     )
     dependencies = _text(
-        "Waits for", "Ids of jobs or arrays that must complete; afterany:ID must end only."
+        "Waits for", "Ids of jobs or arrays that must complete first; with afterany:ID, end first."
     )
 
     runtime = forms.ChoiceField(label="Runtime", required=False, choices=[(r, r) for r in RUNTIMES])
@@ -81,7 +81,7 @@ class JobForm(TypedForm):
     )
     mounts = _text(
         "Mounts",
-        "One /source:/target or /source:/target:ro per line, as far as the nodes allow them.",
+        "One /source:/target or /source:/target:ro per line. The nodes must allow the folders.",
         rows=2,
     )
     checkpoint_place = _text(
@@ -105,11 +105,11 @@ class JobForm(TypedForm):
     )
     units = _whole(
         "Units",
-        "Of a batch job: equal parts, each with the cores, memory and other resources below.",
+        "Equal parts of a batch job, each with the cores, memory and other resources below.",
         placeholder="1",
     )
     units_per_node = _whole("Units on a node, at most", "Empty: any number.")
-    nodes = _whole("Number of nodes", "That its units are spread over. Empty: any number.")
+    nodes = _whole("Number of nodes", "Nodes that the units are spread over. Empty: any number.")
     processes = forms.ChoiceField(
         label="Its command runs on",
         required=False,
@@ -127,21 +127,21 @@ class JobForm(TypedForm):
     tardiness_weight = _decimal(
         "Cost of lateness per second", "In the cluster's currency.", initial="0"
     )
-    deadline = _text("Deadline", "Nothing runs after it.")
-    begin = _text("Not before", "It does not start earlier.")
+    deadline = _text("Deadline", "The job is ended at this time.")
+    begin = _text("Not before", "The job does not start earlier.")
     signal = _text(
         "Signal before its end", "Such as USR1@120, or B:USR1@120 to its first process alone."
     )
     walltime = _text("Longest run time", "Such as 1h30m.")
     on_walltime = forms.ChoiceField(
-        label="When it has run so long",
+        label="When it has run that long",
         required=False,
-        choices=[("", "end a batch job"), ("kill", "end it"), ("warn", "only tell")],
+        choices=[("", "end it if it is a batch job"), ("kill", "end it"), ("warn", "only warn")],
     )
     resources = _text("Other resources", "Such as mic=2, as the nodes offer them.")
-    priority = _whole("Priority", "Higher goes first, where the policy minds it.", initial="0")
+    priority = _whole("Priority", "Higher goes first, if the policy uses priorities.", initial="0")
     weight = _decimal("Fair share weight", initial="1")
-    max_retries = _whole("Retries", "After its own failures: 1, of a batch job 0, if left empty.")
+    max_retries = _whole("Retries", "After its own failures. Empty: 1, for a batch job 0.")
     on_disconnect = forms.ChoiceField(
         label="When its node is cut off", required=False, choices=[(c, c) for c in ON_DISCONNECT]
     )
@@ -159,7 +159,7 @@ class JobForm(TypedForm):
     preemptible = forms.ChoiceField(
         label="May be stopped and go on elsewhere",
         required=False,
-        choices=[("", "a training job"), ("true", "yes"), ("false", "no")],
+        choices=[("", "yes if it is a training job"), ("true", "yes"), ("false", "no")],
     )
     hold = forms.BooleanField(label="Hold until released", required=False)
 

@@ -30,7 +30,7 @@ from jobs.submission.refusals import JobConflict
 from jobs.submission.validation import JobInvalid
 
 ACTIONS: dict[str, tuple[Callable[[Job, User], Job], str]] = {
-    "cancel": (job_cancel, "The job is cancelled; what runs is being stopped."),
+    "cancel": (job_cancel, "The job is cancelled. If it runs, it is being stopped."),
     "hold": (job_hold, "The job is on hold until it is released."),
     "release": (job_release, "The job is released into the queue."),
     "requeue": (job_requeue, "The job is back in the queue."),
@@ -38,8 +38,8 @@ ACTIONS: dict[str, tuple[Callable[[Job, User], Job], str]] = {
 
 
 ARRAY_ACTIONS = {
-    "cancel": "{} are cancelled; what runs is being stopped.",
-    "hold": "{} are on hold until they are released; what runs goes on.",
+    "cancel": "{} are cancelled. Running elements are being stopped.",
+    "hold": "{} are on hold until they are released. Running elements go on.",
     "release": "{} are released into the queue.",
     "requeue": "{} are back in the queue.",
 }

@@ -130,8 +130,8 @@ class JobsBulkView(StrictView):
     @extend_schema(
         request=BulkInput, responses={201: BulkOutput, 207: BulkOutput},
         operation_id="jobs_bulk_create",
-        description=f"Submits up to {MOST_JOBS} jobs in one transaction; 207 where some were"
-        " refused, the others are taken.",
+        description=f"Submits up to {MOST_JOBS} jobs in one transaction; 207: some were"
+        " refused, the others are submitted.",
     )  # fmt: skip
     def post(self, request: Request) -> Response:
         """Submit them."""

@@ -136,7 +136,7 @@ class TokensView(StrictView):
         user = authenticate(request._request, username=name, password=password)
         if user is None:
             raise AuthenticationFailed(
-                "name or password is wrong, or there were too many wrong tries"
+                "name or password is wrong, or the account is locked after too many tries"
             )
         _change_password(user, password, given.get("new_password"))
         issued = tokens.issue(user, Scope(given["scope"]), given["valid_h"])

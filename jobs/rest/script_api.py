@@ -97,7 +97,7 @@ class ScriptJobsView(_ScriptView):
         """Submit a script {"sbatch": {...}} to the own team and cluster."""
         data = request.data
         if not isinstance(data, dict) or data.keys() != {"sbatch"}:
-            raise ValidationError({"sbatch": ["is the only field; send a script by it"]})
+            raise ValidationError({"sbatch": ["must be the only field, with the script to submit"]})
         where = {"team": self.job.team.name, "cluster": self.job.cluster.name}
         try:
             key = request.headers.get("Idempotency-Key")

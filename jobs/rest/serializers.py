@@ -80,11 +80,11 @@ class RunTimeSerializer(serializers.Serializer[Any]):
 
     low_s = serializers.FloatField(allow_null=True)
     high_s = serializers.FloatField(allow_null=True)
-    jobs = serializers.IntegerField(help_text="Ended jobs that the interval is from")
+    jobs = serializers.IntegerField(help_text="Number of ended jobs behind the interval")
     group = serializers.ChoiceField(
         choices=[str(group) for group in Group],
         allow_null=True,
-        help_text="Which jobs: user and team are of as many GPUs, batch or training alike",
+        help_text="Which jobs: of one user or team only those with as many GPUs and of one sort",
     )
     words = serializers.CharField(
         help_text="Such as between 4 min and 2 h, as 80% of 57 jobs on this cluster"
@@ -246,7 +246,7 @@ class JobInput(serializers.Serializer[Any]):
     """A job to be submitted; docs/jobs.md explains every field."""
 
     name = serializers.CharField(max_length=100)
-    cluster = serializers.CharField(help_text="May be left out where there is only one")
+    cluster = serializers.CharField(help_text="May be left out if there is only one")
     team = serializers.CharField(help_text="May be left out by members of one team")
     runtime = serializers.ChoiceField(choices=["process", "docker"])
     image = serializers.CharField(
@@ -262,7 +262,8 @@ class JobInput(serializers.Serializer[Any]):
         child=serializers.CharField(), help_text="/source:/target or /source:/target:ro"
     )
     steps = serializers.IntegerField(
-        min_value=1, help_text="Of the whole job; or epochs and steps_per_epoch; none: a batch job"
+        min_value=1,
+        help_text="Steps of the whole job; or give epochs and steps_per_epoch; none: a batch job",
     )
     epochs = serializers.IntegerField(min_value=1)
     steps_per_epoch = serializers.IntegerField(min_value=1)
@@ -273,10 +274,10 @@ class JobInput(serializers.Serializer[Any]):
     cores = serializers.FloatField()
     memory_gb = serializers.FloatField()
     due = serializers.CharField(
-        help_text="ISO 8601, or +2h from now; in the cluster's zone where it has no offset"
+        help_text="ISO 8601 (without an offset: in the cluster's time zone), or +2h from now"
     )
-    deadline = serializers.CharField(help_text="As due, but hard")
-    begin = serializers.CharField(help_text="As due: it does not start before")
+    deadline = serializers.CharField(help_text="Time as in due; the job is ended then")
+    begin = serializers.CharField(help_text="Time as in due; the job does not start before")
     walltime = serializers.JSONField(help_text="Seconds, or a duration such as 1h30m")
     on_walltime = serializers.ChoiceField(choices=["kill", "warn"])
     signal = serializers.CharField(max_length=40, help_text="Sent before its end: B:USR1@60")
@@ -297,12 +298,14 @@ class JobInput(serializers.Serializer[Any]):
     units = serializers.IntegerField(
         min_value=1, help_text="Equal parts of a batch job, each with cores, memory_gb, resources"
     )
-    units_per_node = serializers.IntegerField(min_value=1, help_text="At most")
-    nodes = serializers.IntegerField(min_value=1, help_text="That its units are spread over")
+    units_per_node = serializers.IntegerField(min_value=1, help_text="Most units on a node")
+    nodes = serializers.IntegerField(min_value=1, help_text="Nodes that its units are spread over")
     processes = serializers.ChoiceField(
         choices=["first", "each"], help_text="Runs on the first of its nodes, or on each"
     )
-    preemptible = serializers.BooleanField(help_text="Default: of training jobs true")
+    preemptible = serializers.BooleanField(
+        help_text="Default: true for training jobs, false for batch jobs"
+    )
     labels = serializers.ListField(child=serializers.CharField())
     dependencies = serializers.ListField(
         child=serializers.CharField(),
@@ -383,11 +386,13 @@ class LogQuery(serializers.Serializer[Any]):
         error_messages={"invalid_choice": f"must be {' or '.join(STREAMS)}"},
     )
     cursor = serializers.CharField(
-        default="", allow_blank=True, help_text="From the answer before; leave out to begin"
+        default="",
+        allow_blank=True,
+        help_text="Cursor of the previous answer; leave it out to begin",
     )
     offset = serializers.IntegerField(
         default=None, min_value=-(2**62), max_value=2**62,
-        help_text="Byte to begin with; from the end where negative",
+        help_text="Byte to begin with; a negative one counts from the end",
     )  # fmt: skip
     rank = serializers.IntegerField(default=0, min_value=0, max_value=100_000)
     limit = serializers.IntegerField(

@@ -116,10 +116,8 @@ class Infeasible(Exception):
 
 
 _REMEDIES = {
-    "docker": "give a command without an image, or have an agent with the docker runtime join",
-    "process": (
-        "name an image for the command to run in, or have an agent with the process runtime join"
-    ),
+    "docker": "leave out the image, or add a node with the docker runtime",
+    "process": ("give an image, or add a node with the process runtime"),
 }
 
 

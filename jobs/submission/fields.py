@@ -361,7 +361,7 @@ def unknown(given: Iterable[object], known: Collection[str]) -> Iterator[tuple[s
         plain = isinstance(name, str) and len(name) <= 60 and name.isprintable()
         yield str(name) if plain else called(name), f"is no field of a job{near(name, known)}"
     if len(names) > NAMED:
-        yield "job", f"has {len(names)} unknown fields, of which {NAMED} are named; remove them"
+        yield "job", f"has {len(names)} unknown fields ({NAMED} are listed); remove them"
 
 
 def near(value: object, known: Iterable[str]) -> str:

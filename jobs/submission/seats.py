@@ -12,8 +12,8 @@ def wrong_seats(
 ) -> Iterator[tuple[str, str]]:
     """Fields that contradict how a job is spread over nodes, and why."""
     if not batch:
-        remedy = "give no steps, or leave it out: a training job is spread by its GPUs"
-        yield from ((name, f"is of batch jobs; {remedy}") for name in SEATS if name in given)
+        remedy = "leave it out, as a training job is spread by its GPUs, or give no steps"
+        yield from ((name, f"is for batch jobs; {remedy}") for name in SEATS if name in given)
         return
     units, most, nodes = plain["units"], plain["units_per_node"], plain["nodes"]
     if gpus % units:

@@ -125,7 +125,7 @@ def _submit_one(one: Asked, inventory: Inventory) -> Answer:
         return _submit_batch([one], inventory)[0]
     except DatabaseError as error:
         log.warning("a submission of %s was not taken: %s", one.user, error)
-        return JobConflict("it could not be written, and nothing of it was kept; submit it again")
+        return JobConflict("the database could not store it, and nothing was kept; submit it again")
 
 
 def _submit_batch(asked: Sequence[Asked], inventory: Inventory) -> list[Answer]:

@@ -160,7 +160,7 @@ class _Reading:
 
     def request(self) -> JobRequest:
         cluster = self._named("cluster", self.inventory.clusters, "there is no cluster yet")
-        no_team = "you are no team's member, who alone submit; ask an operator to make you one"
+        no_team = "only members of a team submit jobs; ask an operator to make you one"
         team = self._named("team", self.inventory.teams(self.user), no_team)
         zone = ZoneInfo(cluster.timezone) if cluster else UTC
         self._read_sbatch(zone, cluster)
@@ -200,7 +200,7 @@ class _Reading:
             )
             self._feasible(cluster, demand)
         if plain["script"] and not batch:
-            self._problem("script", "goes without steps; a script is a batch job")
+            self._problem("script", "is for batch jobs; leave out the steps")
         if self.problems or cluster is None or team is None:
             raise JobInvalid(self.problems)
         job = Job(
@@ -287,7 +287,7 @@ class _Reading:
         elif runtime == "process" and image:
             self._problem(
                 "image",
-                "does not go with the process runtime; leave it out or set runtime to docker",
+                "is for the docker runtime; leave it out or set runtime to docker",
             )
         if runtime == "process" and "mounts" in self.data:
             self.warnings.append(

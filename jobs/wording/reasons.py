@@ -299,7 +299,7 @@ REASONS: Mapping[str, Reason] = {
     ),
     "nodes_avoided": Reason(_nodes_avoided, _text(BY_ITSELF)),
     "not_spread": Reason(
-        _text("No node has its GPUs; this policy does not spread a job over nodes."),
+        _text("No node has enough GPUs for it; this policy spreads no job over nodes."),
         _text("Clone it with fewer GPUs, add a larger node, or ask for another policy."),
     ),
     "solver_failed": Reason(
@@ -323,11 +323,11 @@ REASONS: Mapping[str, Reason] = {
         _text("It starts as soon as another job has made room for it."), _text(BY_ITSELF)
     ),
     "refused": Reason(
-        _text("The policy's place for it breaks a rule, so it was left out."),
+        _text("The policy's placement of it breaks a rule, so it was left out."),
         _text("Nothing to do; operators see the rule under Rounds, and can change the policy."),
     ),
     "stale": Reason(
-        _text("Its place was taken or lost meanwhile; the next decision finds another."),
+        _text("Its GPUs were taken or lost meanwhile; the next decision finds others."),
         _text(BY_ITSELF),
     ),
 }

@@ -49,7 +49,9 @@ def _server(text: str) -> str:
     """Check the server's address."""
     address = urlsplit(text)
     if address.scheme not in ("http", "https") or not address.hostname:
-        raise ValueError(f"give the server's address, https://loadmaster.example say, not {text!r}")
+        raise ValueError(
+            f"give the server's address, such as https://loadmaster.example, not {text!r}"
+        )
     return text
 
 
@@ -87,7 +89,7 @@ def _docker_options(value: Any) -> Mapping[str, Any]:
             continue
         name, equals, setting = str(item).partition("=")
         if not equals:
-            raise ValueError(f"write NAME=VALUE, pull=never say, not {name!r}")
+            raise ValueError(f"write NAME=VALUE, such as pull=never, not {name!r}")
         options[name.strip()] = setting.strip()
     return options
 
@@ -100,7 +102,7 @@ def _users(text: str) -> str:
         last = users.stop - 1
         if 1000 <= first < last < 2**32 - 1:
             return text
-    raise ValueError(f"give the first and the last number of users, {USERS} say, not {text!r}")
+    raise ValueError(f"give the first and the last user id, such as {USERS}, not {text!r}")
 
 
 def users_of(text: str) -> range:

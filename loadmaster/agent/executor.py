@@ -110,7 +110,7 @@ class Executor:
             case reconcile.Drop(entry):
                 self.forget(entry)
             case reconcile.StopStray(run):
-                logger.warning("%s is known to nobody and stopped", run.name)
+                logger.warning("%s is unknown to server and journal, and is stopped", run.name)
                 self._runtime.stop(run, StopOrder(StopBy.CANCEL, STRAY_GRACE_S))
             case reconcile.RemoveStray(run):
                 self._remove_stray(run)

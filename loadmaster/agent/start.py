@@ -141,7 +141,7 @@ def runtime_of(config: AgentConfig, identity: machine.Identity, leave: threading
         raise ConfigError(f"--docker: {error}") from error
     except docker.EngineDownError as error:
         remedy = (
-            "start it (systemctl start docker), let this user speak to it (usermod -aG docker"
+            "start it (systemctl start docker), add this user to its group (usermod -aG docker"
             " USER), or name it (--docker host=...)"
         )
         raise ConfigError(f"--runtime docker: {error}; {remedy}") from error
@@ -240,8 +240,8 @@ def _devices(config: AgentConfig, runtime: Runtime) -> machine.Devices:
         )
     except nvidia.MixedTypesError as error:
         raise ConfigError(
-            f"--gpu-type: this machine has GPUs of several types or not of this one ({error}); name"
-            " one, and start an agent with a --state-dir and --name of its own for each other"
+            f"--gpu-type: this machine has GPUs of several types, or none of this one ({error});"
+            " name one; for each other type start an agent with its own --state-dir and --name"
         ) from error
 
 

@@ -50,7 +50,7 @@ Target = Annotated[
 
 Settings = Annotated[
     list[str] | None,
-    Option("--set", help="name=value or name.key=value, as YAML; over the file's."),
+    Option("--set", help="name=value or name.key=value, as YAML; replaces the value of the file."),
 ]
 WATCH_S = 1.0
 
@@ -65,7 +65,7 @@ def submit(
     sbatch: Path | None = Option(
         None,
         metavar="[SCRIPT] [OPTIONS] [ARGUMENTS]",
-        help="A script for Slurm (- or none: standard input), with sbatch's options and its own.",
+        help="A script for Slurm (-: standard input), with options of sbatch and of the script.",
     ),
     settings: Settings = None,
     array: str | None = Option(
@@ -130,8 +130,8 @@ def jobs(
     state: list[str] | None = Option(None, help="Only in this state; may be repeated."),
     team: str | None = Option(None),
     cluster: str | None = Option(None),
-    mine: bool = Option(False, "--mine", help="Only those you submitted."),
-    everything: bool = Option(False, "--all", "-a", help="Also those that are over."),
+    mine: bool = Option(False, "--mine", help="Only your own jobs."),
+    everything: bool = Option(False, "--all", "-a", help="Also jobs that are over."),
     search: str | None = Option(None, help="Part of the name or kind, or the beginning of an id."),
     array: str | None = Option(None, help="All elements of this array, instead of one row."),
     limit: int = Option(50, min=1),
@@ -151,14 +151,14 @@ def jobs(
     elif active:
         err().print("No job runs or waits; --all also lists those that are over.")
     else:
-        err().print("No job is like that.")
+        err().print("No job matches.")
 
 
 def show(
     context: typer.Context,
     job: Target,
     start_now: bool = Option(
-        False, "--start-now", help="Try what would start it now, for 2 s; changes nothing."
+        False, "--start-now", help="Try for 2 s what would start it now; nothing is changed."
     ),
     as_json: Json = False,
 ) -> None:
@@ -183,7 +183,11 @@ def _show_starts(context: typer.Context, found: StartNow, as_json: bool) -> None
         return
     for start in found.starts:
         command = f"\n  {shown(start.command)}" if start.command else ""
-        words = f"With {shown(start.words)}" if command else "The next decision starts it as it is"
+        words = (
+            f"With {shown(start.words)}"
+            if command
+            else "The next decision starts it without a change"
+        )
         out().print(f"{words}: {shown(start.effect)}.{command}")
     if not found.starts:
         tried = f"; tried: {shown('; '.join(found.tried[1:]))}" if found.tried[1:] else ""
@@ -193,7 +197,7 @@ def _show_starts(context: typer.Context, found: StartNow, as_json: bool) -> None
 
 
 def history(context: typer.Context, job: JobId, as_json: Json = False) -> None:
-    """Everything that happened to a job."""
+    """Show everything that happened to a job."""
     with connected(context) as client:
         events = list(client.events(job_id(client, job)))
     if shown_as_json(context, as_json, events):
@@ -208,12 +212,12 @@ def history(context: typer.Context, job: JobId, as_json: Json = False) -> None:
 def logs(
     context: typer.Context,
     job: JobId,
-    follow: bool = Option(False, "--follow", "-f", help="Go on until the job is over."),
-    stderr: bool = Option(False, "--stderr", help="The error output in place of the output."),
-    tail: int | None = Option(None, min=0, help="Only the last so many bytes."),
-    rank: int = Option(0, min=0, help="Of which process of a gang."),
+    follow: bool = Option(False, "--follow", "-f", help="Follow the log until the job is over."),
+    stderr: bool = Option(False, "--stderr", help="Show the error output instead of the output."),
+    tail: int | None = Option(None, min=0, help="Show only the last so many bytes."),
+    rank: int = Option(0, min=0, help="Rank of the gang's process."),
     raw: bool = Option(
-        False, "--raw", help="Byte for byte, terminal's escape sequences too; for files."
+        False, "--raw", help="Print every byte, also a terminal's escape sequences; for files."
     ),
 ) -> None:
     """Print a job's log, across its pre-emptions and migrations."""
@@ -244,12 +248,12 @@ def hold(context: typer.Context, job: Target, as_json: Json = False) -> None:
 
 
 def release(context: typer.Context, job: Target, as_json: Json = False) -> None:
-    """Let a held job, or what is held of an array, into the queue."""
+    """Release a held job, or all held elements of an array, into the queue."""
     _act(context, job, "release", as_json)
 
 
 def requeue(context: typer.Context, job: Target, as_json: Json = False) -> None:
-    """Give a failed or cancelled job, or those of an array, another chance."""
+    """Queue a failed or cancelled job again, or all such elements of an array."""
     _act(context, job, "requeue", as_json)
 
 

@@ -8,12 +8,12 @@ from typer import Argument
 from loadmaster.cli.output import USAGE, Json, connected, fail, out, shown, shown_as_json, table
 from loadmaster.client import Client
 
-kind_app = typer.Typer(no_args_is_help=True, help="What is known of the speed of jobs, by kind.")
+kind_app = typer.Typer(no_args_is_help=True, help="Speeds of jobs, by kind.")
 
 
 @kind_app.command("list")
 def kind_list(context: typer.Context, as_json: Json = False) -> None:
-    """Kinds and their speeds on each GPU type, with where each number comes from."""
+    """List kinds with their speed on each GPU type, and the source of each number."""
     with connected(context) as client:
         found = list(client.kinds())
     if shown_as_json(context, as_json, found):
@@ -38,7 +38,7 @@ def kind_forget(
     name: str = Argument(..., help="The kind's name or id.", metavar="KIND"),
     as_json: Json = False,
 ) -> None:
-    """Have a kind measured anew (operators). Its numbers stay as estimates until then."""
+    """Measure a kind again (operators). Its numbers stay as estimates until then."""
     with connected(context) as client:
         kind = client.forget_kind(int(_kind(client, name)["id"]))
     if not shown_as_json(context, as_json, kind):

@@ -41,7 +41,7 @@ app = typer.Typer(
     name="loadmaster",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Submit training jobs, follow them, run the cluster.",
+    help="Submit jobs, follow them, and operate the cluster.",
 )
 cli_jobs.register(app)
 cli_nodes.register(app)
@@ -53,9 +53,9 @@ cli_tokens.register(app)
 @app.callback()
 def _options(
     context: typer.Context,
-    url: str = Option("", envvar="LOADMASTER_URL", help="The server."),
+    url: str = Option("", envvar="LOADMASTER_URL", help="Address of the server."),
     token: str = Option(
-        "", envvar="LOADMASTER_TOKEN", help="Better set in the environment than written here."
+        "", envvar="LOADMASTER_TOKEN", help="API token; safer in the environment than here."
     ),
     as_json: Json = False,
 ) -> None:
@@ -77,13 +77,13 @@ def login(
     context: typer.Context,
     url: str = Argument("", help="The server, such as https://loadmaster.example."),
     username: str = Option(
-        "", "--username", "--user", "-u", help="Asked for where it is left out."
+        "", "--username", "--user", "-u", help="Name of the account; asked for if left out."
     ),
     valid_h: float | None = Option(
-        None, help="Hours the token is good for (90 days where left out and not set otherwise)."
+        None, help="Hours until the token expires (default: the server's setting, 90 days)."
     ),
     scope: str = Option(
-        "operate", help="What the token is good for: read, submit, or operate (everything)."
+        "operate", help="Rights of the token: read, submit, or operate (everything)."
     ),
 ) -> None:
     """Log in and keep a token (readable by you only). Asks for the password or reads stdin.
@@ -94,7 +94,7 @@ def login(
     account = read_account()
     server = url or options.url or (account.url if account else "")
     if not server:
-        fail("say which server: loadmaster login https://your.server", 2)
+        fail("name the server: loadmaster login https://your.server", 2)
     name = username or typer.prompt("User")
     password = _password("Password")
     with exit_on_error(), Client(server, transport=options.transport) as client:
@@ -130,7 +130,7 @@ def logout(context: typer.Context) -> None:
 
 @app.command()
 def whoami(context: typer.Context, as_json: Json = False) -> None:
-    """Who you are, and your teams with your roles there."""
+    """Show your name, your teams, and your roles in them."""
     with connected(context) as client:
         me = client.whoami()
     if not shown_as_json(context, as_json, me):
@@ -144,7 +144,7 @@ def check_report(
     report: Path = Argument(..., help="A report that the demo wrote."),
     as_json: Json = False,
 ) -> None:
-    """Check what a demo's report claims: exits 0 only if its promises hold; timing warns."""
+    """Check a demo's report: exit 0 only if its promises hold. Missed timings only warn."""
     from loadmaster.demo.report import ReportError, check_timing  # only this command needs it
     from loadmaster.demo.report import check_report as check
 
@@ -156,20 +156,18 @@ def check_report(
         show_json({"holds": not failures, "failures": failures, "warnings": warnings})
     else:
         for failure in failures:
-            out().print(f"[red]does not hold:[/red] {failure}")
+            out().print(f"[red]broken promise:[/red] {failure}")
         for warning in warnings:
             out().print(f"[yellow]warning:[/yellow] {warning}")
         if not failures:
-            out().print("The report holds.")
+            out().print("The report passes all checks.")
     if failures:
         raise typer.Exit(FAILURE)
 
 
 @app.command("check-journals")
 def check_journals(
-    folder: Path = Argument(
-        ..., help="Where jobs kept journals of themselves, with submitted.json."
-    ),
+    folder: Path = Argument(..., help="Folder with the jobs' journals and submitted.json."),
     as_json: Json = False,
 ) -> None:
     """Check jobs' journals: exit 0 only if nothing was lost or ran twice at once."""

@@ -26,12 +26,10 @@ from loadmaster.client.results import CostSum, Node
 from loadmaster.protocol import MOST_SLOTS
 
 NodeName = Annotated[str, Argument(help="The node's name or id.", metavar="NODE")]
-InCluster = Annotated[
-    str | None, Option(help="Its cluster; may be left out where there is only one.")
-]
+InCluster = Annotated[str | None, Option(help="Its cluster; may be left out if there is only one.")]
 DRAIN_LOOK_S = 2.0
 
-policy_app = typer.Typer(no_args_is_help=True, help="What decides where jobs run.")
+policy_app = typer.Typer(no_args_is_help=True, help="Policies, which decide where jobs run.")
 secret_app = typer.Typer(no_args_is_help=True, help="Secrets of a team, for jobs' environments.")
 
 
@@ -50,7 +48,7 @@ def cordon(
     reason: str = Option(""),
     as_json: Json = False,
 ) -> None:
-    """Let a node take no new work; what runs there goes on."""
+    """Give a node no new jobs; running jobs continue."""
     with connected(context) as client:
         _show_node(context, client.cordon(_node(client, node, cluster).id, reason), as_json)
 
@@ -58,7 +56,7 @@ def cordon(
 def uncordon(
     context: typer.Context, node: NodeName, cluster: InCluster = None, as_json: Json = False
 ) -> None:
-    """Let a node take work again."""
+    """Give a node new jobs again."""
     with connected(context) as client:
         _show_node(context, client.uncordon(_node(client, node, cluster).id), as_json)
 
@@ -68,13 +66,13 @@ def drain(
     node: NodeName,
     cluster: InCluster = None,
     until: str | None = Option(
-        None, help="What runs may go on until then (ISO 8601); else it is moved at once."
+        None, help="Time until which running jobs may go on (ISO 8601); default: move them now."
     ),
     reason: str = Option(""),
-    wait: bool = Option(False, "--wait", help="End only when nothing is on the node any more."),
+    wait: bool = Option(False, "--wait", help="Wait until the node is empty."),
     as_json: Json = False,
 ) -> None:
-    """Move what runs on a node away and let it take no new work."""
+    """Move running jobs away from a node and give it no new ones."""
     with connected(context) as client:
         drained = client.drain(_node(client, node, cluster).id, until=until, reason=reason)
         _show_node(context, _emptied(client, drained) if wait else drained, as_json)
@@ -89,7 +87,7 @@ def role(
     cluster: InCluster = None,
     as_json: Json = False,
 ) -> None:
-    """Say what a node is for."""
+    """Set the role of a node."""
     with connected(context) as client:
         _show_node(context, client.set_role(_node(client, node, cluster).id, new_role), as_json)
 
@@ -98,13 +96,13 @@ def slots(
     context: typer.Context,
     node: NodeName,
     number: int = Argument(
-        ..., help="Jobs that may share a GPU; 1: none may.", metavar="SLOTS", min=1, max=MOST_SLOTS
+        ..., help="Most jobs on one GPU; 1: no sharing.", metavar="SLOTS", min=1, max=MOST_SLOTS
     ),
-    gpu: list[str] | None = Option(None, help="Only this GPU, by uuid; as often as needed."),
+    gpu: list[str] | None = Option(None, help="Only the GPU with this uuid; may be repeated."),
     cluster: InCluster = None,
     as_json: Json = False,
 ) -> None:
-    """Say how many jobs may share each GPU of a node."""
+    """Set how many jobs may share each GPU of a node."""
     with connected(context) as client:
         changed = client.set_slots(_node(client, node, cluster).id, number, gpu or ())
     if not shown_as_json(context, as_json, changed):
@@ -117,7 +115,7 @@ def reschedule(context: typer.Context, cluster: InCluster = None) -> None:
     with connected(context) as client:
         name = _cluster(client, cluster)
         client.reschedule(name)
-    out().print(f"A round of {name} is on its way")
+    out().print(f"A round of {name} is requested")
 
 
 def enrol_token(
@@ -125,10 +123,10 @@ def enrol_token(
     cluster: InCluster = None,
     new_role: str = Option("production", "--role", help="production, profiling or both."),
     valid_h: float = Option(24.0, help="Hours until it expires."),
-    node: str = Option("", help="A node whose machine is gone: the new one takes its place."),
+    node: str = Option("", help="Node whose machine is gone; the new machine takes its place."),
     as_json: Json = False,
 ) -> None:
-    """Make a token that lets one machine in, once. It is shown only now."""
+    """Make a token that enrols one machine. It is shown only now."""
     with connected(context) as client:
         chosen = _node(client, node, cluster).cluster if node else _cluster(client, cluster)
         token = client.enrolment_token(chosen, role=new_role, valid_h=valid_h, node=node)
@@ -138,7 +136,7 @@ def enrol_token(
 
 @policy_app.command("list")
 def policy_list(context: typer.Context, as_json: Json = False) -> None:
-    """The policies to choose from."""
+    """List the policies to choose from."""
     with connected(context) as client:
         found = client.policies()
     if shown_as_json(context, as_json, found):
@@ -152,7 +150,7 @@ def policy_list(context: typer.Context, as_json: Json = False) -> None:
 
 @policy_app.command("show")
 def policy_show(context: typer.Context, cluster: InCluster = None, as_json: Json = False) -> None:
-    """A cluster's policy and parameters."""
+    """Show a cluster's policy and parameters."""
     with connected(context) as client:
         _show_policy(context, client.cluster(_cluster(client, cluster)), as_json)
 
@@ -160,12 +158,12 @@ def policy_show(context: typer.Context, cluster: InCluster = None, as_json: Json
 @policy_app.command("set")
 def policy_set(
     context: typer.Context,
-    name: str = Argument(..., help="The policy.", metavar="POLICY"),
-    parameters: list[str] | None = Argument(None, help="name=value; the rest take their defaults."),
+    name: str = Argument(..., help="Name of the policy.", metavar="POLICY"),
+    parameters: list[str] | None = Argument(None, help="name=value; others take defaults."),
     cluster: InCluster = None,
     as_json: Json = False,
 ) -> None:
-    """Choose a cluster's policy and parameters; the next round goes by them."""
+    """Choose a cluster's policy and parameters; the next round uses them."""
     with exit_on_error():
         values = parse_settings(parameters or [])
     with connected(context) as client:
@@ -176,7 +174,7 @@ def policy_set(
 
 @secret_app.command("list")
 def secret_list(context: typer.Context, team: str, as_json: Json = False) -> None:
-    """Names of a team's secrets."""
+    """List the names of a team's secrets."""
     with connected(context) as client:
         names = client.secrets(team)
     if not shown_as_json(context, as_json, names):
@@ -201,12 +199,12 @@ def secret_delete(context: typer.Context, team: str, name: str) -> None:
     """Remove a secret."""
     with connected(context) as client:
         client.delete_secret(team, name)
-    out().print(f"Secret {name} of {team} is gone")
+    out().print(f"Secret {name} of {team} is deleted")
 
 
 def costs(
     context: typer.Context,
-    by: str = Option("team", help="hour, day, node, team or job."),
+    by: str = Option("team", help="Sum by hour, day, node, team or job."),
     period: str | None = Option(None, help="today, 24h, 7d, 30d, month or last-month (7d)."),
     since: str | None = Option(
         None, "--from", help="Instead of a period: the first day or a time (ISO 8601)."
@@ -226,7 +224,7 @@ def costs(
     lines = [_cost_line(row) for row in (*found.rows, found.total)]
     table((by.upper(), f"COST ({found.currency})", "PREDICTED", *energy), lines)
     if found.more:
-        out().print("There are more: the page of costs has them all as CSV.")
+        out().print("There are more rows: the page Costs has all of them as CSV.")
 
 
 def _cost_line(row: CostSum) -> tuple[str, ...]:
@@ -268,7 +266,7 @@ def _cluster(client: Client, name: str | None) -> str:
         return name
     names = [str(c["name"]) for c in client.clusters()]
     if len(names) != 1:
-        fail(f"say which cluster with --cluster: {', '.join(names) or 'there is none yet'}", USAGE)
+        fail(f"name the cluster with --cluster: {', '.join(names) or 'there is none yet'}", USAGE)
     return names[0]
 
 

@@ -253,7 +253,7 @@ def _started(job: Job) -> str:
     if told is None or job.started_at is None:
         return moment(job.started_at)
     way = "later" if told.later_s > 0 else "sooner"
-    return f"{moment(job.started_at)}, {abs(told.later_s):.0f} s {way} than forecast at first"
+    return f"{moment(job.started_at)}, {abs(told.later_s):.0f} s {way} than first forecast"
 
 
 def show_nodes(nodes: Sequence[Node]) -> None:

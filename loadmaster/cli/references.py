@@ -66,7 +66,7 @@ def _like(client: Client, text: str) -> Target | None:
         matches = [job for job in matches if job.state not in ENDED] or matches
     if len(matches) > 1:
         several = ", ".join(f"{_shown_id(j)} ({j.state})" for j in matches[:NAMED])
-        said = f"{text} may be any of {len(matches)} jobs; say which by the beginning of its id"
+        said = f"{text} may be any of {len(matches)} jobs; give the beginning of its id"
         fail(f"{said}: {several}")
     return _target_of(matches[0], text) if matches else None
 

@@ -28,7 +28,7 @@ from loadmaster.client.results import Simulation
 from loadmaster.client.simulations import SIMULATED, read_study_file
 
 WATCH_S = 1.0
-simulation_app = typer.Typer(no_args_is_help=True, help="Simulations that were asked for.")
+simulation_app = typer.Typer(no_args_is_help=True, help="Simulations of policies on a cluster.")
 SimulationId = Annotated[
     str, Argument(help="The simulation's id, or the beginning of it.", metavar="SIMULATION")
 ]
@@ -41,7 +41,7 @@ def simulate(
     ),
     wait: bool = Option(False, "--wait", "-w", help="Follow it to its end; exits 1 if it fails."),
     report: Path | None = Option(
-        None, help="Write the report there once it is done (waits for it)."
+        None, help="Wait for the end, and write the report into this file."
     ),
     as_json: Json = False,
 ) -> None:
@@ -79,11 +79,12 @@ def what_if(
         err().print(f"[yellow]It could not decide:[/yellow] {shown(str(found['failure']))}")
     now, then = found["current"], found["proposed"]
     words = {
-        "running": "jobs with GPUs", "waiting": "jobs that wait", "gpus": "GPUs in use",
+        "running": "jobs with GPUs", "waiting": "waiting jobs", "gpus": "GPUs in use",
         "cost_per_h": "energy cost per hour",
-        "energy_cost": "energy to their ends", "tardiness_cost": "their lateness",
-        "energy_cost_waiting": "energy of the others, at least",
-        "tardiness_cost_waiting": "lateness of the others",
+        "energy_cost": "energy cost of jobs with GPUs, to their ends",
+        "tardiness_cost": "lateness of jobs with GPUs",
+        "energy_cost_waiting": "energy cost of waiting jobs, at least",
+        "tardiness_cost_waiting": "lateness of waiting jobs, at least",
     }  # fmt: skip
     table(
         ("", "NOW", shown(policy).upper()),
@@ -102,8 +103,8 @@ def what_if(
 @simulation_app.command("list")
 def simulation_list(
     context: typer.Context,
-    state: str | None = Option(None, help="Only those in this state."),
-    mine: bool = Option(False, "--mine", help="Only those you asked for."),
+    state: str | None = Option(None, help="Only simulations in this state."),
+    mine: bool = Option(False, "--mine", help="Only your own simulations."),
     limit: int = Option(50, min=1),
     as_json: Json = False,
 ) -> None:
@@ -129,7 +130,7 @@ def simulation_cancel(context: typer.Context, simulation: SimulationId) -> None:
 
 @simulation_app.command("delete")
 def simulation_delete(context: typer.Context, simulation: SimulationId) -> None:
-    """Remove a simulation with all it came to."""
+    """Delete a simulation and its results."""
     with connected(context) as client:
         client.delete_simulation(_id(client, simulation))
     out().print("Removed")

@@ -12,7 +12,7 @@ token_app = typer.Typer(no_args_is_help=True, help="Your API tokens.")
 
 @token_app.command("list")
 def token_list(context: typer.Context, as_json: Json = False) -> None:
-    """Your tokens: scope, end and last use."""
+    """List your tokens: scope, end and last use."""
     with connected(context) as client:
         found = client.tokens()
     if shown_as_json(context, as_json, found):
@@ -26,7 +26,7 @@ def token_list(context: typer.Context, as_json: Json = False) -> None:
 
 @token_app.command("revoke")
 def token_revoke(
-    context: typer.Context, token: str = Argument(..., help="Its id, as `token list` shows it.")
+    context: typer.Context, token: str = Argument(..., help="Id of the token (see `token list`).")
 ) -> None:
     """End a token."""
     with connected(context) as client:

@@ -16,7 +16,7 @@ FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 5.0
 RETRIED = frozenset({429, 500, 502, 503, 504})
 PAGE = 200
-UNEXPECTED = "the server answers something unexpected; is it a Loadmaster server?"
+UNEXPECTED = "the server's answer is not that of a Loadmaster server; check its address"
 
 
 class LoadmasterError(Exception):
@@ -166,7 +166,7 @@ def content(answer: httpx.Response) -> Any:
     try:
         return answer.json()
     except ValueError as error:
-        text = f"{answer.url} answers something that is no JSON; is it a Loadmaster server?"
+        text = f"{answer.url} answers without JSON; check that it is a Loadmaster server"
         raise ConnectionFailedError(text) from error
 
 

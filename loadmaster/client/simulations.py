@@ -45,7 +45,7 @@ class SimulationCalls:
         return self._simulation("POST", simulation_id, "cancel/")
 
     def delete_simulation(self, simulation_id: str) -> None:
-        """Remove a simulation with all it came to."""
+        """Delete a simulation and its results."""
         self._rest.call("DELETE", f"simulations/{segment(simulation_id)}/")
 
     def share_simulation(self, simulation_id: str) -> Simulation:

@@ -172,7 +172,7 @@ def options_parser(program: str, description: str) -> argparse.ArgumentParser:
     parser.add_argument("--batch-size", type=int, default=64, help="samples in a step")
     parser.add_argument("--learning-rate", type=float, default=0.003)
     parser.add_argument("--seed", type=int, default=1)
-    text = "steps in all; an agent's word (LOADMASTER_STEPS) goes before it"
+    text = "number of steps; an agent overrides it by LOADMASTER_STEPS"
     parser.add_argument("--steps", type=int, default=300, help=text)
     return parser
 

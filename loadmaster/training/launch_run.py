@@ -209,7 +209,7 @@ class Run:
         except Exception as error:
             if not is_disk_full(error):  # libraries wrap the disk's error in their own
                 raise
-            stands = f"the one of step {self._saved_step} stands"
+            stands = f"the one of step {self._saved_step} is kept"
             self._warn(f"no room for the checkpoint of step {self._step}, {stands}: {error}")
         else:
             self._log_event("checkpoint", checkpoint_s=time.monotonic() - began_s)

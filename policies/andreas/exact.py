@@ -33,7 +33,7 @@ class Exact:
     )
     pricing: str = parameter(
         "used",
-        "used: a node's energy at its GPUs in use, as it is billed; own: at each job's own GPUs"
+        "used: a node's power by its GPUs in use, as it is billed; own: by each job's GPUs alone"
         " (the paper's 4k)",
         choices=("used", "own"),
     )
@@ -57,7 +57,7 @@ class Exact:
     )
     most_seats: int = parameter(
         20_000,
-        "(job, node, GPUs) to choose from at most; a larger cluster is refused",
+        "most choices of (job, node, GPUs); a larger cluster is refused",
         minimum=1,
         maximum=1_000_000,
     )

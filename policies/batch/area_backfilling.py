@@ -42,16 +42,15 @@ class AreaBackfilling:
     patience: float = parameter(
         0.8,
         meaning=(
-            "part of a narrow job's wait for which jobs that came later may use the whole cluster"
-            " before the job goes first: greater values favour small jobs, 0 is about the order of"
-            " arrival"
+            "part of a narrow job's wait during which later jobs may use the whole cluster; then"
+            " the job goes first. Greater values favour small jobs; 0 is about the order of arrival"
         ),
         minimum=0.0,
         maximum=1.0,
     )
     reservations: int = parameter(
         1,
-        meaning="jobs, the first ones that do not fit, whose reservations nobody may delay",
+        meaning="number of first jobs that do not fit and get reservations, which no job may delay",
         minimum=1,
         maximum=10,
     )

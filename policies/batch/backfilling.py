@@ -35,9 +35,9 @@ class Backfilling:
     backfill: str = parameter(
         "easy",
         meaning=(
-            "easy: later jobs start if they do not delay the first one that waits, by the run times"
-            " that are told (Lifka's EASY); conservative: if they delay none that waits; none:"
-            " nobody passes the first"
+            "easy: later jobs start if they do not delay the first waiting job, by predicted run"
+            " times (Lifka's EASY); conservative: if they delay no waiting job; none: no job"
+            " passes the first"
         ),
         choices=("easy", "conservative", "none"),
     )

@@ -58,6 +58,6 @@ def worded(label: str) -> str:
     if label.startswith(TEAM):
         return "the right to serve its team"
     if label.startswith(APART):
-        return "a clean record with the job"
+        return "a history without failures of its job"
     alternatives = label.replace("|", " or ")
     return f"the label {alternatives}"

@@ -35,15 +35,16 @@ class AlloX:
     started: str = parameter(
         "keep",
         meaning=(
-            "jobs of one GPU that run: keep: stay until they end, as in AlloX; move: are matched"
-            " anew, a restart at its cost"
+            "running jobs of one GPU: keep: they stay until they end, as in AlloX; move: they are"
+            " matched again, and a move costs a restart"
         ),
         choices=("keep", "move"),
     )
     alpha: float = parameter(
         1.0,
         meaning=(
-            "part of the waiting jobs, the oldest, that are matched: fewer starve long jobs less"
+            "part of the waiting jobs that is matched, oldest first; a smaller part starves long"
+            " jobs less"
         ),
         minimum=0.0,
         maximum=1.0,
@@ -51,8 +52,8 @@ class AlloX:
     most: int = parameter(
         500,
         meaning=(
-            "waiting jobs that are matched at most, the oldest; 500 on 108 GPUs take 0.2 s, 2000"
-            " take 15 s"
+            "most waiting jobs that are matched, oldest first; on 108 GPUs 500 jobs take 0.2 s,"
+            " 2000 take 15 s"
         ),
         minimum=1,
         maximum=100_000,

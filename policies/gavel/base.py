@@ -148,15 +148,13 @@ class SharePolicy(ABC):
     )
     spread: bool = parameter(
         False,
-        meaning=(
-            "gangs that fit on one node may have time on several, where their speed there is known"
-        ),
+        meaning=("let gangs that fit on one node use several nodes, if their speed there is known"),
     )
     recompute_s: float = parameter(
         0.0,
         meaning=(
-            "shares are made anew when they are as old, 0: only when jobs, nodes or speeds have"
-            " changed"
+            "age in seconds at which shares are computed again; 0: only when jobs, nodes or speeds"
+            " change"
         ),
         minimum=0.0,
         maximum=1e9,

@@ -27,7 +27,7 @@ class FinishTimeFairness(SharePolicy):
     name: ClassVar[str] = "finish_time_fairness"
 
     fill: bool = parameter(
-        True, meaning="time that the highest rho leaves over goes to whom it brings most"
+        True, meaning="give time that the highest rho leaves over to the jobs that gain most"
     )
 
     def _grouping(self, snapshot: Snapshot) -> GroupingOptions:

@@ -39,14 +39,12 @@ class Gandiva:
     not how fast a job is alone.
     """
 
-    packing: bool = parameter(
-        True, meaning="whether jobs share GPUs; without it there is time slicing alone"
-    )
+    packing: bool = parameter(True, meaning="let jobs share GPUs; else only slice time")
     rotate: bool = parameter(
         True,
         meaning=(
-            "whether all have equal time on every GPU type (Gavel's model); else on all together,"
-            " and who runs stays put"
+            "give jobs equal time on each GPU type (Gavel's model); else on all types together, and"
+            " running jobs do not move"
         ),
     )
 

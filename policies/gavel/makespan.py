@@ -23,7 +23,7 @@ class Makespan(SharePolicy):
     name: ClassVar[str] = "makespan"
 
     fill: bool = parameter(
-        True, meaning="time that the makespan leaves over goes to whom it brings most"
+        True, meaning="give time that the makespan leaves over to the jobs that gain most"
     )
 
     def _grouping(self, snapshot: Snapshot) -> GroupingOptions:

@@ -23,13 +23,13 @@ class MaxMinFairness(SharePolicy):
     name: ClassVar[str] = "max_min_fairness"
 
     weighted: bool = parameter(
-        True, meaning="shares in proportion to the jobs' weights; else all weigh the same"
+        True, meaning="shares in proportion to the jobs' weights; else all jobs have equal weights"
     )
     fill: bool = parameter(
         True,
         meaning=(
-            "go on until nobody could have more without a poorer job's having less; else only the"
-            " least is as high as can be"
+            "raise shares until no job can get more without taking from a poorer one; else raise"
+            " only the lowest share"
         ),
     )
 

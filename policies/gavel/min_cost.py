@@ -44,20 +44,16 @@ class MinCost(SharePolicy):
     floor: float = parameter(
         0.1,
         meaning=(
-            "part of its progress with 1/n of the cluster that each job has at least; 0: jobs may"
-            " starve"
+            "least progress of each job, as a part of its progress with 1/n of the cluster; 0: jobs"
+            " may starve"
         ),
         minimum=0.0,
         maximum=1.0,
     )
-    slos: bool = parameter(
-        False, meaning="due dates and deadlines are to be met, whatever that costs"
-    )
+    slos: bool = parameter(False, meaning="meet due dates and deadlines at any cost")
     fill: bool = parameter(
         False,
-        meaning=(
-            "GPUs that are not worth their price go to whoever can use them; else they stay idle"
-        ),
+        meaning=("use GPUs that are not worth their price, if a job can; else they stay idle"),
     )
 
     def _grouping(self, snapshot: Snapshot) -> GroupingOptions:

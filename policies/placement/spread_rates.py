@@ -39,7 +39,7 @@ USUAL_TFLOPS = 15.0
 PRIOR_ERROR = 0.4
 """Standard deviation of log(estimate / truth) where no kind shows its speed over nodes."""
 
-FROM_OWN = "its speed with other numbers of GPUs over nodes"
+FROM_OWN = "its speed over nodes with other numbers of GPUs"
 FROM_TYPE = "other kinds over nodes of this type"
 FROM_OTHERS = "other kinds over nodes of other types"
 FROM_LINKS = "the links and the number of nodes"

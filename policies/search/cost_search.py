@@ -27,7 +27,7 @@ class CostSearch:
     are the decision.
     """
 
-    moves: int = parameter(200, "steps of the local search at most", minimum=0, maximum=1_000_000)
+    moves: int = parameter(200, "most steps of the local search", minimum=0, maximum=1_000_000)
     work: int = parameter(
         20_000,
         "bound of the local search's work: steps x jobs (without running ones that stay) x nodes",
@@ -36,15 +36,14 @@ class CostSearch:
     )
     risk: float = parameter(
         2.0,
-        "by how much a planned wait may grow, as a fraction of it, because of jobs that are"
-        " still to come",
+        "growth of a planned wait to expect from jobs still to come, as a fraction of the wait",
         minimum=0.0,
         maximum=100.0,
     )
     move_cost: float = parameter(
         0.35,
-        "what moving or stopping a running job must save besides, as a fraction of the energy of"
-        " its whole run, whatever is left of it",
+        "what moving or stopping a running job must save in addition, as a fraction of the"
+        " energy of its whole run",
         minimum=0.0,
         maximum=100.0,
     )
@@ -53,8 +52,8 @@ class CostSearch:
     )
     haste: float = parameter(
         0.5,
-        "where waiting has no price: what a second costs a job without due date or tardiness"
-        " weight, as a part of its energy cost a second",
+        "if waiting has no price: cost of a second for a job without due date or tardiness"
+        " weight, as a part of its energy cost per second",
         minimum=0.0,
         maximum=100.0,
     )

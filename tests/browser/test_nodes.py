@@ -12,7 +12,7 @@ from clusters.models import Device, Node
 node = Node.objects.order_by("name").first()
 first, second = node.devices.order_by("uuid")[:2]
 Device.objects.filter(pk=first.pk).update(healthy=False, trouble="GPU is lost")
-Device.objects.filter(pk=second.pk).update(trouble="slowed down for its temperature")
+Device.objects.filter(pk=second.pk).update(trouble="slowed down, as it is too hot")
 Node.objects.filter(pk=node.pk).update(
     gpu_trouble="GPU 3: MIG is on, and has no instances", session_expires_at=None
 )
@@ -20,7 +20,7 @@ print(node.name)
 """
 WORDS = (
     "unhealthy: GPU is lost",
-    "slowed down for its temperature",
+    "slowed down, as it is too hot",
     "GPUs may be missing: GPU 3: MIG is on, and has no instances",
 )
 
@@ -50,7 +50,7 @@ def test_an_operator_gets_a_token_for_a_machine_that_is_gone(
     page = grace.open("/nodes/", "Nodes")
     page.get_by_role("button", name=f"Replace machine of {name}").click()
     page.get_by_role("button", name="Make a token").click()
-    told = page.get_by_text(f"The token for a machine in place of {name}")
+    told = page.get_by_text(f"Enrolment token for the machine that replaces {name}")
     told.wait_for()
     assert len((told.inner_text()).rpartition(": ")[2]) > 40
     grace.picture("nodes-replace-machine")

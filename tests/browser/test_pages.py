@@ -16,7 +16,7 @@ def test_login_lets_the_right_password_in_and_says_why_not_otherwise(stranger: V
     page.get_by_label("Name").fill("ada")
     page.get_by_label("Password").fill("not this one")
     page.get_by_role("button", name="Log in").click()
-    expect(page.get_by_role("alert")).to_contain_text("do not go together")
+    expect(page.get_by_role("alert")).to_contain_text("password is wrong")
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Log in").click()
     expect(page.get_by_role("heading", name="Nodes")).to_be_visible()

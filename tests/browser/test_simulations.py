@@ -93,7 +93,7 @@ def test_a_link_shows_it_to_whoever_has_it_until_it_is_taken_back(
     _drawn(visited)
     stranger.picture("simulation-shared")
     page.get_by_role("button", name="Take the link back").click()
-    expect(page.get_by_text("The link leads nowhere any more")).to_be_visible()
+    expect(page.get_by_text("The link no longer works")).to_be_visible()
     visited.reload()
     expect(visited.get_by_role("heading", name=NAME)).to_have_count(0)
     assert ada.complaints == []

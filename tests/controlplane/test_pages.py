@@ -132,7 +132,7 @@ def test_a_drain_of_days_is_told_with_its_day(demo: Demo, client: Client) -> Non
     client.force_login(demo.operator)
     path = f"/nodes/{demo.nodes[0].pk}/drain/"
     said = client.post(path, {"minutes": "4320"}, follow=True).content.decode()
-    assert f"moves elsewhere by {datetime.now(UTC) + timedelta(days=3):%Y-%m-%d}" in said
+    assert f"move to other nodes by {datetime.now(UTC) + timedelta(days=3):%Y-%m-%d}" in said
 
 
 def test_the_ranks_of_a_gangs_launch_stand_in_their_order_and_its_log_says_whose_it_is(

@@ -54,7 +54,7 @@ def test_a_start_that_is_unknown_says_why_and_a_started_job_how_far_off_its_fore
     a_forecast(demo.running, 60.0, first=True, made_at=at(-600))
     Job.objects.filter(pk=demo.running.pk).update(started_at=at(180))
     page = text(ada, f"/jobs/{demo.running.pk}/")
-    assert "later than forecast at first" in page
+    assert "later than first forecast" in page
     assert "outside its interval" in page
 
 

@@ -144,7 +144,7 @@ def test_the_form_takes_an_array_and_what_its_elements_wait_for(
         ({"units": "0"}, "units", "must be from 1"),
         ({"units": "100"}, "units", "such units together, not 100"),
         ({"nodes": "4"}, "nodes", "need as many units"),
-        ({"steps_per_epoch": "5"}, "units", "is of batch jobs"),
+        ({"steps_per_epoch": "5"}, "units", "is for batch jobs"),
     ],
 )
 def test_units_that_cannot_be_are_named_beside_their_field(

@@ -102,7 +102,7 @@ def test_the_pages_say_where_the_units_of_a_job_are(node: Node, client: Client) 
     assert words in shown
     assert "4 cores for 2 units on c1" in shown
     assert "2 cores for 1 unit on c2" in shown
-    assert "seat 1" in shown
+    assert "rank 1" in shown
     assert "--rank 1" not in shown, "a held seat writes nothing"
     assert "4 of 8 held" in client.get("/nodes/").content.decode()
     Job.objects.filter(pk=job.pk).update(processes="each")

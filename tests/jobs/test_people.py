@@ -48,7 +48,9 @@ def test_whoever_sees_costs_is_no_operator() -> None:
 def test_who_is_disabled_gets_in_no_more_until_set_again() -> None:
     ada = a_user("ada", team=a_team("vision"))
     a_token(ada)
-    assert "1 API tokens have ended; nobody logs in" in told("set_person", "ada", "--disable")
+    assert "1 API tokens have ended; the account is disabled" in told(
+        "set_person", "ada", "--disable"
+    )
     ada.refresh_from_db()
     assert not ada.is_active
     assert not AuthToken.objects.exists()
@@ -100,7 +102,7 @@ def test_a_role_is_given_kept_changed_and_taken_away() -> None:
     assert role() is None
     with pytest.raises(CommandError, match="ada is not in team vision"):
         told("set_person", "ada", "--leave", "vision")
-    with pytest.raises(CommandError, match="say in which team"):
+    with pytest.raises(CommandError, match="name the team"):
         told("set_person", "ada", "--role", "viewer")
 
 

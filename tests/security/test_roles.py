@@ -252,7 +252,7 @@ def test_a_viewer_reads_which_role_submits() -> None:
         headers={"Authorization": place.token},
     )
     said = answer.json()["error"]["fields"]["team"]
-    assert said == ["you are no team's member, who alone submit; ask an operator to make you one"]
+    assert said == ["only members of a team submit jobs; ask an operator to make you one"]
 
 
 @pytest.mark.parametrize("who", WHO)

@@ -61,10 +61,10 @@ def _act(node: Node, action: str, said: Mapping[str, str], actor: str) -> str:
     match action:
         case "cordon":
             node_cordon(node, actor=actor, reason=reason)
-            return f"{node.name} takes nothing new; what runs there goes on."
+            return f"{node.name} gets no new jobs. Running jobs continue."
         case "uncordon":
             node_uncordon(node, actor=actor)
-            return f"{node.name} takes work again."
+            return f"{node.name} gets new jobs again."
         case "drain":
             until = _deadline(said.get("minutes", ""))
             node_drain(node, until, actor=actor, reason=reason)
@@ -72,8 +72,8 @@ def _act(node: Node, action: str, said: Mapping[str, str], actor: str) -> str:
             form = "%H:%M" if today else "%Y-%m-%d %H:%M"
             when = "now" if until is None else f"by {until:{form}} UTC"
             return (
-                f"{node.name} takes nothing new; what runs there saves a checkpoint and moves"
-                f" elsewhere {when}."
+                f"{node.name} gets no new jobs. Running jobs save a checkpoint and move to other"
+                f" nodes {when}."
             )
         case "role" if role in Role.values:
             node_set_role(node, role, actor=actor)
@@ -91,8 +91,8 @@ def _token_of(node: Node, user: User) -> str:
     """Words with a new token for a machine that takes the place of the node's."""
     token = issue_enrolment_token(node.cluster, created_by=user, node=node)
     return (
-        f"The token for a machine in place of {node.name}, shown this once and good for an hour:"
-        f" {token}"
+        f"Enrolment token for the machine that replaces {node.name}, shown only now and valid for"
+        f" one hour: {token}"
     )
 
 

@@ -36,11 +36,11 @@ def refusal_of(error: Exception) -> AgentCallError:
     if isinstance(error, AgentCallError):
         return error
     if isinstance(error, OverloadedError):
-        return overloaded("too many calls wait; send it again in a moment")
+        return overloaded("too many calls are waiting; send this call again in a few seconds")
     if isinstance(error, LostRaceError):
         log.info("an agent's call lost a race: %s", error)
         return AgentCallError(
-            503, "race", "somebody else changed the same row first; send the request again"
+            503, "race", "another request changed the same row first; send this one again"
         )
     if (refusal := database_refusal(error)) is not None:
         return refusal

@@ -134,7 +134,7 @@ def check(scope: Scope, headers: Headers, endpoint: Endpoint | None) -> Endpoint
         raise AgentCallError(404, "not_found", f"there is nothing at {scope['path']}")
     if scope["method"] != endpoint.method:
         allow = {"Allow": endpoint.method}
-        text = f"the method here is {endpoint.method}"
+        text = f"use the method {endpoint.method} here"
         raise AgentCallError(405, "method_not_allowed", text, headers=allow)
     check_version(headers)
     return endpoint

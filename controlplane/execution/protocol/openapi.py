@@ -32,7 +32,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
     good = {"description": endpoint.gives.__name__, "content": content}
     responses = {str(endpoint.status): good}
     if endpoint.name == "directives":
-        responses["204"] = {"description": "Nothing within that time"}
+        responses["204"] = {"description": "No newer directives within that time"}
     return {
         "operationId": f"agent_{endpoint.name}",
         "description": endpoint.act.__doc__,

@@ -91,7 +91,8 @@ def headers_of(scope: Scope) -> Headers:
 def check_host(headers: Headers) -> None:
     domain, _ = split_domain_port(headers.get(b"host", b"").decode("latin-1"))
     if not domain or not validate_host(domain, settings.ALLOWED_HOSTS):
-        raise AgentCallError(400, "host", "this server is not known by that name: ALLOWED_HOSTS")
+        text = "this server does not serve that host name; an operator adds it to ALLOWED_HOSTS"
+        raise AgentCallError(400, "host", text)
 
 
 def check_transport(scope: Scope, headers: Headers) -> None:

@@ -125,7 +125,7 @@ def renew_one(call: Call, now: datetime | None = None) -> HeartbeatReply:
     if isinstance(outcome, AgentCallError):
         raise outcome
     if isinstance(outcome, Busy):
-        raise AgentCallError(503, "race", "the node's row is taken; send the heartbeat again")
+        raise AgentCallError(503, "race", "the node's row is locked; send the heartbeat again")
     return restore_unknown(outcome, now)
 
 

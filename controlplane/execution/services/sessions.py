@@ -88,7 +88,7 @@ def open_session(node_pk: UUID, request: SessionRequest, now: datetime | None = 
         node = lock_node(node_pk)
         if not is_silent(node.session_expires_at) and not _is_same_agent(node, request):
             lease_s = intervals_of(node.cluster).lease_s
-            text = f"another session of node {node} lives; it ends after {lease_s:.0f} s of silence"
+            text = f"node {node} has another session; it ends after {lease_s:.0f} s of silence"
             raise AgentCallError(409, ErrorCode.SESSION_LIVES, text)
         if _is_superseded_copy(node, request):
             text = f"another agent has the session of node {node}, by a copy of this state folder"
@@ -199,5 +199,5 @@ def _end_unstarted(pk: UUID, epoch: int, now: datetime) -> None:
             return
         cancelled = assignment.desired == StopReason.CANCEL
         move = AssignmentMove.CANCEL if cancelled else AssignmentMove.PREEMPT
-        text = "its agent restarted before it had written the launch down"
+        text = "its agent restarted before it had recorded the launch"
         end_assignment(assignment, move, ReasonClass.NODE, text, now)

@@ -88,7 +88,7 @@ class ArrayRooms:
             return None
         if job.array_id not in self._limited or self._rooms[job.array_id] > 0:
             return None
-        detail = f"array {job.array_id} runs as many elements as it may"
+        detail = f"array {job.array_id} has reached its limit of running elements"
         return Rejected(placement.key, RejectCode.STALE, detail)
 
     def take(self, job: Job) -> None:

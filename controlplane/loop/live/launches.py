@@ -280,7 +280,7 @@ def _measured_together(placements: Iterable[Placement]) -> list[list[Placement]]
 
 
 def _overtaken(placement: Placement) -> Rejected:
-    return Rejected(placement.key, RejectCode.STALE, "somebody was faster: the job has changed")
+    return Rejected(placement.key, RejectCode.STALE, "the job changed while the round decided")
 
 
 def _offer(launches: Sequence[PreparedLaunch]) -> None:

@@ -155,7 +155,7 @@ class FreeCapacity:
             code = RejectCode.DEFERRED if others & self.stopping else RejectCode.STALE
             yield code, f"node {node.name} is still held by {_jobs(others)}"
         if self.launches[str(node.pk)] >= MOST_HELD:
-            yield self._in_the_way(), f"node {node.name} holds {MOST_HELD} launches, the most"
+            yield self._in_the_way(), f"node {node.name} holds {MOST_HELD} launches, its limit"
 
     def _teams_of(self, node: Node) -> set[int]:
         return self.teams[node.pk] | ({node.team_id} if node.team_id else set())
@@ -194,8 +194,8 @@ class FreeCapacity:
         needed = power_w(self.curves, used)
         if needed <= cap * (1 + TOLERANCE):
             return []
-        detail = f"it would take {needed:g} W now, the cluster may use {cap:g} W until the next"
-        return [(self._in_the_way(), f"{detail} round")]
+        detail = f"the cluster would use {needed:g} W now, and its power cap is {cap:g} W"
+        return [(self._in_the_way(), detail)]
 
     def _in_the_way(self) -> RejectCode:
         return RejectCode.DEFERRED if self.stopping else RejectCode.STALE

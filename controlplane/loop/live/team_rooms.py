@@ -35,7 +35,7 @@ class TeamRooms:
         if team not in self._rooms or placement.gpus <= max(0, self._rooms[team]):
             return None
         code = RejectCode.DEFERRED if team in self._stopping else RejectCode.STALE
-        return Rejected(placement.key, code, f"team {team} uses as many GPUs as it may")
+        return Rejected(placement.key, code, f"team {team} has reached its limit of GPUs")
 
     def take(self, placement: Placement) -> None:
         """Record a launch."""

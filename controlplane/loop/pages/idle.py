@@ -16,11 +16,11 @@ from jobs.wording.facts import time_in_words
 WORDS: Mapping[str, str] = {
     "reserved": "reserved for {job}",
     "left_free": "left free by the policy for a later start of {job}",
-    "power_cap": "under the power cap, which {job} would exceed",
-    "too_few_gpus": "too few on a node for {job}",
-    "too_little": "with too few cores or too little memory left for {job}",
-    "measured_first": "free until the kind of {job} is measured",
-    "unsuitable": "of a type, label or size that suits no waiting job",
+    "power_cap": "kept idle by the power cap, which {job} would exceed",
+    "too_few_gpus": "on nodes with too few free GPUs for {job}",
+    "too_little": "on nodes with too few cores or too little memory for {job}",
+    "measured_first": "waiting until the kind of {job} is measured",
+    "unsuitable": "on nodes whose GPU type, labels or size suit no waiting job",
 }
 """Words of `policies.placement.waiting.idle.IdleCode`."""
 

@@ -154,8 +154,9 @@ def live(request: HttpRequest) -> HttpResponseBase:
         return HttpResponse(status=204)
     if STREAMS.is_full(user.pk):
         text = (
-            f"you have {settings.STREAMS_PER_USER} live pages already, and this one is refreshed"
-            " now and then; close some, or ask an operator to raise LOADMASTER_STREAMS_PER_USER"
+            f"you have {settings.STREAMS_PER_USER} live pages open, the most of one user; this"
+            " page is refreshed less often; close some, or ask an operator to raise"
+            " LOADMASTER_STREAMS_PER_USER"
         )
         answer: HttpResponseBase = refused(request.path, 429, "too_many_streams", text)
         answer["Retry-After"] = str(RETRY_FULL_MS // 1000)

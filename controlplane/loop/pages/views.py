@@ -99,6 +99,6 @@ def round_snapshot(request: HttpRequest, pk: int) -> JsonResponse:
     """Operators' file of the round's snapshot, readable by `python -m policies solve`."""
     found = snapshot_file(pk) if is_operator(cast(User, request.user)) else None
     if found is None:
-        raise Http404(f"there is no snapshot of round {pk} for you")
+        raise Http404(f"there is no snapshot of round {pk} that you may read")
     name, snapshot = found
     return JsonResponse(snapshot, headers={"Content-Disposition": f'attachment; filename="{name}"'})

@@ -112,7 +112,7 @@ def check_fits(manifest: Manifest) -> None:
     if manifest.vendor != connection.vendor:
         raise BackupError(
             f"the backup is of {manifest.vendor}, this server's database is {connection.vendor};"
-            " restore it where DATABASE_URL is of the same sort"
+            f" restore it on a server whose DATABASE_URL names {manifest.vendor}"
         )
     known = {_name(key) for key in MigrationLoader(connection).disk_migrations}
     unknown = sorted(set(manifest.migrations) - known)
@@ -205,12 +205,12 @@ def _unpack(archive: tarfile.TarFile, dump: Path, manifest: Manifest) -> None:
     """Write the dump of a backup to a file. BackupError if it is damaged."""
     member = _member(archive, "database")
     if member is None:
-        raise BackupError("the backup has no database in it")
+        raise BackupError("the backup contains no database; use another backup")
     with dump.open("wb") as file:
         shutil.copyfileobj(member, file)
     if dump.stat().st_size != manifest.size or _digest(dump) != manifest.sha256:
         raise BackupError(
-            "the backup is damaged: its database is not what the manifest says (sha256)"
+            "the backup is damaged: the checksum of its database is wrong; use another backup"
         )
 
 

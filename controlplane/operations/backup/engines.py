@@ -69,7 +69,7 @@ LIBPQ = (
 )  # fmt: skip
 """Parameters of a connection that PostgreSQL's programs take in an address."""
 
-CHECK = "check that DATABASE_URL is the server's, in quotes where a shell reads it"
+CHECK = "check that DATABASE_URL is the server's, and in quotes if a shell reads it"
 
 UNDER_WAY = "another restore is under way; wait until it has ended"
 
@@ -135,7 +135,7 @@ class PostgresEngine:
             others = cursor.fetchone()[0]
         if others:
             raise BackupError(
-                f"{others} others are connected to the database; stop web, worker and beat first"
+                f"{others} other programs use the database; stop web, worker and beat first"
                 " (or use --force)"
             )
 

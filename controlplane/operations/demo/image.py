@@ -75,8 +75,8 @@ def check_engine() -> str:
     if answer.returncode == 0:
         return answer.stdout.strip()
     if "permission denied" in answer.stderr.lower():
-        remedy = "let it (usermod -aG docker USER, then log in again) or run this as root"
-        raise NoEngineError(f"this user may not speak to the Docker Engine: {remedy}{alternative}")
+        remedy = "run usermod -aG docker USER and log in again, or run this as root"
+        raise NoEngineError(f"this user has no right to the Docker Engine: {remedy}{alternative}")
     remedy = "start it (systemctl start docker), or name another one with DOCKER_HOST"
     cause = _last_line(answer.stderr)
     raise NoEngineError(f"no Docker Engine answers: {remedy}{alternative}\n{cause}")
@@ -130,12 +130,12 @@ def _base(say: Callable[[str], None]) -> str:
 
     # 4. One of Debian's packages.
     say(
-        f"{PUBLIC_BASE} is not to be had; making {OWN_BASE} from Debian's packages (about two"
+        f"{PUBLIC_BASE} cannot be pulled; building {OWN_BASE} from Debian's packages (about two"
         " minutes, once) ..."
     )
     script = str(settings.BASE_DIR / "docker" / "base-image")
     build = _run(script, OWN_BASE, limit_s=BUILD_S)
-    _check(build, f"no base image can be had; name one that is, with {BASE_VARIABLE}")
+    _check(build, f"no base image can be built; name an existing one by {BASE_VARIABLE}")
     return OWN_BASE
 
 

@@ -266,12 +266,15 @@ def print_summary(report: dict[str, Any], console: Console) -> None:
     measured_error = _median_of(run_time_errors(report["jobs"]))
     estimated_error = _median_of(run_time_errors(report["jobs"], estimated=True))
     console.print(
-        f"Energy {summary['energy_kwh'] * 1000:.1f} Wh (modelled: emulated GPUs), billed"
-        f" {summary['energy_cost']:.5f} {currency}; of launches with a prediction"
-        f" {summary['energy_cost_of_predicted']:.5f}, predicted"
-        f" {summary['energy_cost_predicted']:.5f}; tardiness {summary['tardiness_cost']:.5f}"
-        f" {currency}; median error of predicted run times {measured_error} by measured speeds,"
-        f" {estimated_error} by estimated ones."
+        f"Energy: {summary['energy_kwh'] * 1000:.1f} Wh (modelled, as GPUs are emulated), billed"
+        f" {summary['energy_cost']:.5f} {currency}. Launches with a prediction were billed"
+        f" {summary['energy_cost_of_predicted']:.5f} {currency}; the prediction was"
+        f" {summary['energy_cost_predicted']:.5f} {currency}. Tardiness cost"
+        f" {summary['tardiness_cost']:.5f} {currency}."
+    )
+    console.print(
+        f"Median error of predicted run times: {measured_error} by measured speeds,"
+        f" {estimated_error} by estimated speeds."
     )
 
 
@@ -329,7 +332,13 @@ def _totals(launches: list[dict[str, Any]], predicted: str, actual: str, form: s
 
 def _start_table(report: dict[str, Any]) -> Table:
     """Table of forecast and actual starts, in seconds from the submission, and of stops."""
-    headings = ("job", "forecast start (80% interval)", "started", "stops", "shortest unforced")
+    headings = (
+        "job",
+        "forecast start (80% interval)",
+        "started",
+        "stops",
+        "shortest stopped launch",
+    )
     table = Table(*headings, title="Starts and stops, s after submission", title_justify="left")
     for job in report["jobs"]:
         forecast = "-"

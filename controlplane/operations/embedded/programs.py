@@ -142,7 +142,7 @@ def _link_to(folder: Path, home: Path) -> None:
     if not folder.is_symlink():
         folder.symlink_to(home)
     if folder.readlink() != home or folder.lstat().st_uid != os.getuid():
-        raise EmbeddedError(f"{folder} does not lead to {home}; remove it")
+        raise EmbeddedError(f"{folder} is no link to {home}; remove it and start again")
 
 
 def _valkey_binary() -> str:

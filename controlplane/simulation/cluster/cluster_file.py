@@ -230,7 +230,7 @@ def _power_w(spec: NodeSpec, path: str) -> tuple[float, ...]:
     if spec.gpu_type not in MEASURED_W:
         of_type = spec.gpu_type or "no GPUs"
         raise ClusterFileError(
-            f"{path}.power_w: say what a node with {of_type} needs, e.g. power: {{base_w:"
+            f"{path}.power_w: give the watts of a node with {of_type}, such as power: {{base_w:"
             f" 360, peak_w: 170}}; only {', '.join(MEASURED_W)} are known"
         )
     base_w, peak_w = MEASURED_W[spec.gpu_type]

@@ -133,7 +133,10 @@ class Speeds:
         spread = self._over_nodes(asked, nodes, is_wide=not large)
         if not large and not spread:
             largest = max(len(n.devices) for n in nodes)
-            return 0.0, f"it needs {least} GPUs of a node, the largest that would do has {largest}"
+            return (
+                0.0,
+                f"it needs {least} GPUs on one node, and the largest suitable node has {largest}",
+            )
         known = self.known.rates(asked.kind)
         found = [
             (known.get((n.gpu_type, g, False), 0.0), n, g)
@@ -149,8 +152,8 @@ class Speeds:
             return 0.0, f"no speed of kind {name} is known on {where}"
         watts = min((n.draw_w(g) for rate, n, g in found if rate > 0.0), default=0.0)
         if watts > self.cap_w:
-            may = f"the cluster may never use more than {self.cap_w:g} W"
-            return 0.0, f"it needs {watts:g} W at the least, {may}"
+            cap = f"the power cap never exceeds {self.cap_w:g} W"
+            return 0.0, f"it needs at least {watts:g} W, and {cap}"
         return best, ""
 
     def _over_nodes(

@@ -74,24 +74,24 @@ def _notices(summary: Summary) -> Iterable[str]:
     if summary.failures:
         runs = len(summary.study.policies) * len(summary.study.seeds)
         yield _notice(
-            f"{len(summary.failures)} of {runs} runs failed; they are in none of the figures.", BAD
+            f"{len(summary.failures)} of {runs} runs failed; the figures leave them out.", BAD
         )
     if never := max((len(jobs) for jobs in summary.unplaceable.values()), default=0):
-        yield _notice(
-            f"{counted(never, 'job')} can run on no node: listed below, in none of the averages."
-        )
+        yield _notice(f"No node can run {counted(never, 'job')}; the averages leave out such jobs.")
     if skipped := max((len(w.skipped) for w in summary.workloads.values()), default=0):
-        yield _notice(f"{counted(skipped, 'line')} of the workload skipped: listed below.")
+        yield _notice(f"{counted(skipped, 'line')} of the workload skipped (list below).")
     for policy in summary.policies:
         if left := max(map(len, policy.unfinished.values()), default=0):
             yield _notice(
-                f"{policy.choice.label} left {counted(left, 'job')} unfinished: the least cost of"
-                " what is left is in its total cost, and no figure of it is marked best unless all"
-                " leave as many.",
+                f"{policy.choice.label} left {counted(left, 'job')} unfinished. Its total cost"
+                " includes the least cost of finishing them. Its figures are marked best only if"
+                " all policies left as many.",
                 BAD,
             )
     if len({frozenset(p.runs) for p in summary.policies}) > 1:
-        yield _notice("Policies have unlike seeds: their means are not over the same jobs.")
+        yield _notice(
+            "Policies ran with different seeds, so their means are not over the same jobs."
+        )
 
 
 def _notice(words: str, kind: str = "notice") -> str:
@@ -206,7 +206,7 @@ def _workload_facts(summary: Summary) -> Iterable[tuple[str, str]]:
         is_number = isinstance(value, float) and isfinite(value)
         yield name.replace("_", " ").capitalize(), _digits(value) if is_number else words
     if any(w.facts != first.facts for w in summary.workloads.values()):
-        yield "Of which seed", f"the workload's facts are those of seed {first_seed}"
+        yield "Seed", f"this table shows the workload of seed {first_seed}"
 
 
 def _lists(summary: Summary) -> Iterable[str]:

@@ -94,10 +94,10 @@ METRICS = (
     Metric("pair_ran_error_p50", "Error of estimated pairs that ran, median", PART, always=False),
     Metric("pair_ran_error_p90", "Error of estimated pairs that ran, 90%", PART, always=False),
     Metric("pairs_measured", "Measurements of pairs", always=False),
-    Metric("run_time_error_mean_s", "Predicted less actual run time, mean", "s", always=False),
-    Metric("run_time_error_absolute_s", "The same without sign, mean", "s", "less", always=False),
-    Metric("run_time_error_median_s", "The same without sign, median", "s", "less", always=False),
-    Metric("run_times_too_short", "Jobs that outlived their prediction", PART, always=False),
+    Metric("run_time_error_mean_s", "Predicted minus actual run time, mean", "s", always=False),
+    Metric("run_time_error_absolute_s", "Absolute run time error, mean", "s", "less", always=False),
+    Metric("run_time_error_median_s", "Absolute run time error, median", "s", "less", always=False),
+    Metric("run_times_too_short", "Jobs that ran longer than predicted", PART, always=False),
 )
 """Figures of a run, in the order of reports; `metrics_in` adds those of named resources."""
 

@@ -6,10 +6,16 @@ from html import escape
 from controlplane.simulation.report.summary import Summary
 from profiling.run_times.errors import ErrorRow
 
-HEADS = ("Jobs", "Mean error, s", "Without sign, s", "Median without sign, s", "Outlived it")
+HEADS = (
+    "Jobs",
+    "Mean error, s",
+    "Mean absolute error, s",
+    "Median absolute error, s",
+    "Ran longer",
+)
 NOTE = (
-    "Predicted less actual run time of batch jobs at their launches, first seed. Above 0: the job"
-    " ended sooner."
+    "Error: predicted minus actual run time of batch jobs, predicted at the launch, first seed."
+    " Above 0: the job ended sooner."
 )
 
 

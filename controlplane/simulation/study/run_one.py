@@ -145,7 +145,7 @@ class Child:
         if code < 0:
             return Failure(self.run, f"its process was killed by {signal.Signals(-code).name}")
         lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        last = lines[-1] if lines else "it said nothing"
+        last = lines[-1] if lines else "it printed no error"
         return Failure(self.run, f"its process ended with {code}: {last}")
 
     def kill(self) -> None:

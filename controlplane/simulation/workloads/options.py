@@ -67,7 +67,7 @@ class Trace:
         speeds = dict(self.speeds) or dict.fromkeys(gpu_types, 1.0)
         if not speeds:
             raise WorkloadError(
-                'speeds: say on which GPU types the jobs run and how fast, e.g. {"V100": 1.0, "T4":'
+                'speeds: give the speed of the jobs on each GPU type, such as {"V100": 1.0, "T4":'
                 " 0.4}"
             )
         return speeds

@@ -74,5 +74,5 @@ def _gpus(options: Poisson, rng: np.random.Generator, count: int) -> Ints:
         counts = np.zeros(1, dtype=np.int64)
     likely = np.array([p for _, p in options.gpus])
     if not len(counts) or counts.min() < 1 or not likely.sum() > 0:
-        raise WorkloadError('gpus: must say how likely each count is, e.g. {"1": 0.7, "2": 0.3}')
+        raise WorkloadError('gpus: must give the odds of each count, such as {"1": 0.7, "2": 0.3}')
     return rng.choice(counts, size=count, p=likely / likely.sum())

@@ -57,16 +57,16 @@ nodes:
 energy: {price_per_kwh: 0.172, pue: 1.33}
 """
 CLUSTER_HELP = "Nodes, prices and caps as YAML; docs/workloads.md explains the fields."
-DAYS_HELP = "Jobs that you may see, submitted in so many last days."
+DAYS_HELP = "Jobs that you may see, submitted in this many days."
 TRACE_HELP = (
-    "Up to 2 MB, also packed by gzip; `manage.py simulate` takes larger ones. For Gavel's generator"
+    "Up to 2 MB, gzip allowed; `manage.py simulate` takes larger files. Gavel's generator needs"
     " its throughput tables (JSON)."
 )
 OPTIONS_HELP = (
-    "As YAML, one a line, such as gap_s: 60 (random), tuning: 1.0 (ANDREAS), heavy: 0.2 (Gavel),"
-    " time_factor: 0.5 (traces)."
+    "YAML, one option a line, such as gap_s: 60 (random), tuning: 1.0 (ANDREAS),"
+    " heavy: 0.2 (Gavel), time_factor: 0.5 (traces)."
 )
-SEEDS_HELP = "Each policy is run once for each: 1, 2, 3 or 1..5. Several give confidence intervals."
+SEEDS_HELP = "Each policy runs once per seed: 1, 2, 3 or 1..5. Several give confidence intervals."
 SWITCH_WORDS = {
     "launch_s": "Seconds to launch a job",
     "stop_s": "Seconds to stop a job",
@@ -76,14 +76,14 @@ SWITCH_WORDS = {
     "node_failures_per_day": "Failures per node and day",
     "node_repair_s": "Seconds to repair a node",
     "job_failure_probability": "Part of the launches that fail",
-    "decision_s": "Seconds a decision takes",
-    "decision_per_job_s": "and more for each job",
+    "decision_s": "Seconds per decision",
+    "decision_per_job_s": "Seconds per decision and job, in addition",
     "kill_at_walltime": "Batch jobs end at their walltime (1: yes)",
     "run_time_noise": "Noise of run times (relative)",
     "power_noise": "Noise of power (relative)",
-    "estimate_error": "Error of speeds policies see (relative)",
-    "pairs_observed": "Part of the pairs that is measured, not estimated",
-    "predictor": "Run times by walltime, last_two, data_driven or oracle",
+    "estimate_error": "Error of the speeds that policies see (relative)",
+    "pairs_observed": "Part of the pairs that are measured, not estimated",
+    "predictor": "Predictor of run times: walltime, last_two, data_driven or oracle",
 }
 
 
@@ -122,7 +122,9 @@ class StudyForm(TypedForm):
     days = text_field("Days of history", DAYS_HELP, "7", inputmode="decimal")
     trace = forms.FileField(label="Trace file", required=False, help_text=TRACE_HELP)
     trace_text = text_field("or its text", rows=4)
-    jobs = text_field("Number of jobs", "At most, of a trace.", "100", inputmode="numeric")
+    jobs = text_field(
+        "Number of jobs", "Of a trace, at most this many.", "100", inputmode="numeric"
+    )
     options = text_field("More options", OPTIONS_HELP, rows=3)
     skip_bad = forms.BooleanField(label="Leave bad lines of a trace out", required=False)
     seeds = text_field("Seeds", SEEDS_HELP, "1..3")

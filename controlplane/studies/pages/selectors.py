@@ -215,15 +215,15 @@ def notes_of(results: Mapping[str, Any]) -> list[str]:
         notes.append(f"{counted(skipped_lines, 'bad line')} of the trace left out.")
     unplaceable_jobs = int(first.get("unplaceable", 0))
     if unplaceable_jobs:
-        notes.append(f"{counted(unplaceable_jobs, 'job')} never run, as no node fits.")
+        notes.append(f"No node can run {counted(unplaceable_jobs, 'job')}.")
 
     # 2. Policies that did not finish their jobs.
     for policy in results.get("policies", ()):
         unfinished = policy.get("unfinished_jobs")
         if unfinished:
             notes.append(
-                f"{policy['label']} left jobs unfinished (such as {unfinished[0]['job']}); the"
-                " least that they would still cost is in its total."
+                f"{policy['label']} left jobs unfinished (such as {unfinished[0]['job']}). Its"
+                " total cost includes the least cost of finishing them."
             )
 
     # 3. Effects of reality that were simulated.

@@ -58,12 +58,12 @@ IN_PLACE = ("policies", "switches")
 
 ACTIONS: dict[str, tuple[Callable[[Simulation, User], object], str]] = {
     "cancel": (services.simulation_cancel, "The simulation is cancelled."),
-    "delete": (services.simulation_delete, "The simulation and all it came to are removed."),
+    "delete": (services.simulation_delete, "The simulation and its results are deleted."),
     "share": (
         services.simulation_share,
-        "Anybody with the link below can look at this simulation, without an account.",
+        "Anybody with the link below can see this simulation without an account.",
     ),
-    "unshare": (services.simulation_unshare, "The link leads nowhere any more."),
+    "unshare": (services.simulation_unshare, "The link no longer works."),
 }
 
 
@@ -133,7 +133,7 @@ def _study_of(user: User, pk: str | None) -> str:
         return ""
     simulation = get_simulation(user, pk)
     if simulation.is_what_if:
-        raise Http404("a what-if is asked anew")
+        raise Http404("a what-if cannot be edited; ask again")
     document = Simulation.objects.values_list("document", flat=True).get(pk=simulation.pk)
     if len(json.dumps(document)) > LONGEST_YAML:
         raise BadRequest(f"a study of more than {LONGEST_YAML:,} characters is edited as a file")

@@ -101,7 +101,7 @@ class SimulationViewSet(StrictView, mixins.ListModelMixin, GenericViewSet[Simula
 
     @extend_schema(responses={204: None})
     def destroy(self, request: Request, pk: str) -> Response:
-        """Remove it with all it came to; one that runs is stopped."""
+        """Delete a simulation and its results. A running simulation is stopped."""
         services.simulation_delete(_simulation(request, pk), _user(request))
         return Response(status=status.HTTP_204_NO_CONTENT)
 

@@ -43,7 +43,7 @@ class StudyInput(serializers.Serializer[Any]):
     seeds = serializers.ListField(
         child=serializers.IntegerField(min_value=0),
         required=False,
-        help_text="Each policy is run once for each of them",
+        help_text="Each policy runs once per seed",
     )
     switches = serializers.DictField(
         child=serializers.JSONField(),
@@ -51,7 +51,7 @@ class StudyInput(serializers.Serializer[Any]):
         help_text="What may fail or take time; all of it off by default",
     )
     skip_bad = serializers.BooleanField(
-        required=False, help_text="Leave bad lines of a trace out in place of refusing it"
+        required=False, help_text="Leave bad lines of a trace out instead of refusing it"
     )
 
 
@@ -108,7 +108,7 @@ class ChoiceInput(OnlySettable, serializers.Serializer[Any]):
     policy = serializers.CharField(max_length=100, required=False)
     parameters = serializers.DictField(required=False)
     value_of_time = serializers.FloatField(
-        required=False, help_text="Worth of an hour of a job's waiting"
+        required=False, help_text="Value of an hour that a job waits, in the cluster's currency"
     )
 
 
@@ -124,21 +124,21 @@ class DecisionSerializer(serializers.Serializer[Any]):
     policy = serializers.CharField()
     status = serializers.CharField()
     running = serializers.IntegerField(help_text="Jobs that have GPUs")
-    waiting = serializers.IntegerField(help_text="Jobs that have none")
+    waiting = serializers.IntegerField(help_text="Jobs that have no GPUs")
     gpus = serializers.IntegerField(help_text="GPUs in use")
     power_w = serializers.FloatField(help_text="IT power of the nodes in use")
     cost_per_h = serializers.FloatField(
         allow_null=True, help_text="Energy cost per hour at the present price"
     )
     energy_cost = serializers.FloatField(
-        help_text="Energy of the jobs that have GPUs, until each ends"
+        help_text="Energy cost of the jobs with GPUs, until each ends"
     )
     energy_cost_waiting = serializers.FloatField(
-        help_text="Energy of the others, could each start alone now where it is cheapest"
+        help_text="Energy cost of the waiting jobs, if each started alone now where it is cheapest"
     )
-    tardiness_cost = serializers.FloatField(help_text="Lateness of those jobs")
+    tardiness_cost = serializers.FloatField(help_text="Tardiness cost of the jobs with GPUs")
     tardiness_cost_waiting = serializers.FloatField(
-        help_text="Lateness of the others, could each start now where it is fastest"
+        help_text="Tardiness cost of the waiting jobs, if each started now where it is fastest"
     )
 
 
@@ -175,7 +175,7 @@ class StartSerializer(serializers.Serializer[Any]):
     effect = serializers.CharField()
     displaced = serializers.ListField(child=serializers.CharField())
     hidden = serializers.IntegerField(help_text="Displaced jobs of other teams")
-    command = serializers.CharField(help_text="Empty where nothing needs to be changed")
+    command = serializers.CharField(help_text="Empty if nothing needs to be changed")
 
 
 class SubmissionForecastSerializer(serializers.Serializer[Any]):
@@ -197,6 +197,6 @@ class StartNowSerializer(serializers.Serializer[Any]):
     starts = StartSerializer(many=True)
     tried = serializers.ListField(child=serializers.CharField())
     not_tried = serializers.ListField(
-        child=serializers.CharField(), help_text="Changes for which the time did not suffice"
+        child=serializers.CharField(), help_text="Changes that were not tried in time"
     )
     note = serializers.CharField(help_text="Why nothing could be tried")

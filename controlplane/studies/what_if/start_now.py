@@ -54,7 +54,9 @@ class Start:
     @property
     def condition(self) -> str:
         """Change in words, at the beginning of a sentence."""
-        return f"With {self.words}" if self.command else "The next decision starts it as it is"
+        return (
+            f"With {self.words}" if self.command else "The next decision starts it without a change"
+        )
 
     @property
     def effect(self) -> str:
@@ -159,7 +161,7 @@ class Trial:
         # 1. What was tried by now, and what was not: a late decision may still add to `plans`.
         plans = list(self.plans)
         if not plans:
-            return StartNow(note="The time did not suffice for a decision; try again.")
+            return StartNow(note="No decision was ready in time; try again.")
         words = [change.words for change in self.changes]
         answer = StartNow(tried=words[: len(plans)], not_tried=words[len(plans) :])
 

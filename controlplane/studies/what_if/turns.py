@@ -60,7 +60,7 @@ class Turns:
         """Count a question. BusyError if the user, or all together, ask too many."""
         with self._lock:
             if self._asking[user] >= EACH:
-                text = f"{EACH} questions of yours are being answered, the most of one user"
+                text = f"you have {EACH} what-ifs under way, the most of one user"
                 raise BusyError(f"{text}; wait for them (no setting raises this limit)")
             if self._asking.total() >= MOST:
                 raise BusyError("others are asking just now; try again in a few seconds")

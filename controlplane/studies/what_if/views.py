@@ -57,14 +57,14 @@ CURRENCY = "currency"
 
 COMPARED = (
     ("Jobs with GPUs", "running", "", False),
-    ("Jobs that wait", "waiting", "", False),
+    ("Waiting jobs", "waiting", "", False),
     ("GPUs in use", "gpus", "", False),
     ("IT power", "power_w", "W", False),
     ("Energy cost per hour", "cost_per_h", CURRENCY, False),
-    ("Energy of jobs with GPUs, to their ends", "energy_cost", CURRENCY, False),
-    ("Energy of those that wait, at least", "energy_cost_waiting", CURRENCY, False),
+    ("Energy cost of jobs with GPUs, to their ends", "energy_cost", CURRENCY, False),
+    ("Energy cost of waiting jobs, at least", "energy_cost_waiting", CURRENCY, False),
     ("Lateness of jobs with GPUs", "tardiness_cost", CURRENCY, True),
-    ("Lateness of those that wait, at least", "tardiness_cost_waiting", CURRENCY, True),
+    ("Lateness of waiting jobs, at least", "tardiness_cost_waiting", CURRENCY, True),
 )
 """(words, figure, unit, whether less is better) of the rows on the page."""
 
@@ -179,7 +179,11 @@ def what_if_apply(request: HttpRequest, pk: uuid.UUID, number: int) -> HttpRespo
     except WhatIfError as error:
         messages.error(request, f"Nothing was changed. {error.field}: {error}.")
     else:
-        message = f"{cluster.name}: {', '.join(changed)}." if changed else "Nothing was different."
+        message = (
+            f"{cluster.name}: {', '.join(changed)}."
+            if changed
+            else "Nothing was changed: the cluster has this choice already."
+        )
         messages.success(request, message)
     return redirect("simulation", pk)
 

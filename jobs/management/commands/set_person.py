@@ -24,27 +24,38 @@ class Command(OperatorCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         add = parser.add_argument
         add("name")
-        add("--team", action="append", default=[], help="a team they are in, as often as needed")
-        add("--role", choices=TeamRole.values, help="their role in these teams (member)")
-        add("--leave", action="append", default=[], help="a team they are taken out of")
+        add("--team", action="append", default=[], help="add them to this team; may be repeated")
+        add("--role", choices=TeamRole.values, help="their role in these teams (default: member)")
+        add(
+            "--leave",
+            action="append",
+            default=[],
+            help="remove them from this team; may be repeated",
+        )
         staff = parser.add_mutually_exclusive_group()
         staff.add_argument(
-            "--operator", action="store_true", default=None, help="they may do and see everything"
+            "--operator",
+            action="store_true",
+            default=None,
+            help="make them an operator, who may do and see everything",
         )
         staff.add_argument(
-            "--no-operator", dest="operator", action="store_false", help="not any more"
+            "--no-operator",
+            dest="operator",
+            action="store_false",
+            help="make them an ordinary user again",
         )
-        add("--sees-costs", action="store_true", help="they see every team's energy and cost")
+        add("--sees-costs", action="store_true", help="let them see every team's energy and cost")
         add(
             "--disable",
             action="store_true",
-            help="nobody logs in as them, until NAME alone or --new-password; their API tokens end",
+            help="disable the account and end its API tokens; NAME alone enables it again",
         )
         add("--end-tokens", action="store_true", help="end their API tokens; they log in again")
         add(
             "--new-password",
             action="store_true",
-            help="a new one-time password for them; without other rights it enables them too",
+            help="print a new one-time password; alone it also enables the account",
         )
 
     def handle(
@@ -60,12 +71,12 @@ class Command(OperatorCommand):
         if disable or end_tokens:
             user = _known(name)
             ended = person_disabled(user) if disable else tokens_ended(user)
-            gone = "; nobody logs in as them any more" if disable else ""
+            gone = "; the account is disabled" if disable else ""
             self.stdout.write(f"{name}: {ended} API tokens have ended{gone}")
             return
         known = _known(name) if options["new_password"] else None
         if options["role"] and not team:
-            raise CommandError("--role: say in which team, by --team")
+            raise CommandError("--role: name the team by --team")
         for left in teams_named(leave):
             if not role_taken(left, _known(name)):
                 raise CommandError(f"--leave: {name} is not in team {left}")

@@ -29,7 +29,7 @@ def parser_of(field: Any) -> Callable[[str], float | None]:
 
 
 class Command(OperatorCommand):
-    help = "Make a team, or change its settings and limits; people come in by set_person --team"
+    help = "Make a team, or change its settings and limits; set_person --team adds people"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("name")
@@ -37,7 +37,7 @@ class Command(OperatorCommand):
         parser.add_argument(
             "--order",
             choices=Order.values,
-            help="how its own jobs share that: by their weights, or in a queue (fairness)",
+            help="how its jobs share: by their weights (fairness) or in a queue (fifo)",
         )
         for name in Team.LIMITS:
             field: Any = Team._meta.get_field(name)

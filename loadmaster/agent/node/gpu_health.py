@@ -30,9 +30,9 @@ EVENTS_AT_ONCE = 100
 
 SLOWDOWNS = {
     0x08: "slowed down by its hardware",
-    0x20: "slowed down for its temperature",
-    0x40: "slowed down for its temperature by its hardware",
-    0x80: "slowed down for want of power",
+    0x20: "slowed down, as it is too hot",
+    0x40: "slowed down by its hardware, as it is too hot",
+    0x80: "slowed down, as it gets too little power",
 }
 """Warnings by bits of nvmlDeviceGetCurrentClocksEventReasons.
 

@@ -247,7 +247,7 @@ class NvidiaDevices(Devices):
         if trouble:
             logger.warning("%s: %s", title, trouble)
         else:
-            logger.info("%s: is well again", title)
+            logger.info("%s: is healthy again", title)
 
     def _log_missing_readings(self, sample: DeviceSample) -> None:
         """Log once which readings a GPU that works does not give."""

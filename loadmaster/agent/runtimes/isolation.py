@@ -351,7 +351,7 @@ def working_isolation(
 def _warn_of_weakness(isolation: Isolation, problems: Sequence[str]) -> None:
     """Log how an isolation is weaker than the best one; `problems`: those of better ones."""
     if not isolation.program and problems:
-        logger.warning("jobs are kept apart by %s alone: %s", USERS, problems[0])
+        logger.warning("jobs are isolated by %s only: %s", USERS, problems[0])
     elif isolation.program and not isolation.closes_namespaces:
         why = problems[0] if problems else "it takes bubblewrap 0.8 or newer"
         logger.warning("jobs can make user namespaces of their own: %s", why)

@@ -111,8 +111,8 @@ def _job_mount(field: str, request: str, rules: MountRules) -> Mount:
     # 2. Its place in the container.
     is_below_home = f"{target.rstrip('/')}/".startswith(f"{HOME}/")
     if target == "/" or is_below_home or ".." in Path(target).parts:
-        remedy = f"choose another one than / and what is below {HOME}"
-        raise ValueError(f"{field}: the target {target} is not to be had; {remedy}")
+        remedy = f"choose one other than / and outside {HOME}"
+        raise ValueError(f"{field}: the target {target} is reserved; {remedy}")
 
     # 3. The folder of the host.
     real = Path(source).resolve()
@@ -122,7 +122,7 @@ def _job_mount(field: str, request: str, rules: MountRules) -> Mount:
         text = f"this node does not let jobs mount {source}"
         raise ValueError(f"{field}: {text}; ask its operator to allow it, or leave it out")
     if rules.is_private(real):
-        text = f"{source} holds or is in what is the agent's or the Engine's own"
+        text = f"{source} contains, or is in, a folder of the agent or the Docker Engine"
         raise ValueError(f"{field}: {text}; mount another folder")
     if writable and not any(item.writable for item in allowed):
         text = f"this node lets jobs mount {source} read-only"
@@ -145,8 +145,8 @@ def checkpoint_problem(folder: str, job: str, own: Path, rules: MountRules) -> s
     if is_below and not rules.is_private(real):
         return ""
     return (
-        f"checkpoint_place: this node does not let jobs write to {folder}; leave it out to have a"
-        " folder of the job's own, or ask the node's operator to allow it"
+        f"checkpoint_place: this node does not let jobs write to {folder}; leave it out to use a"
+        " folder of the job, or ask the node's operator to allow it"
     )
 
 

@@ -122,8 +122,8 @@ class ProcessRuntime(RunFolders):
         # 1. The job's folder; one that is closed to the agent counts as missing.
         if spec.folder and not os.path.isdir(spec.folder):  # noqa: PTH112
             text = (
-                f"the folder {spec.folder} is not on this node, or closed to its agent: give it,"
-                " or another one"
+                f"the folder {spec.folder} does not exist on this node, or its agent has no right"
+                " to it; create it, or name another one"
             )
             return ReasonClass.USER, text
 

@@ -135,7 +135,7 @@ class Connection:
         words = self._receive_greeting(until_s)
         if not credentials.is_proof(words, "lead", rank, nonces):
             raise AuthenticationError(
-                str(words.get("refused") or "who answers is not this launch's rank 0")
+                str(words.get("refused") or "the process that answers is not this launch's rank 0")
             )
         self._socket.settimeout(None)
         self.send(met=True)

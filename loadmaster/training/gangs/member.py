@@ -125,7 +125,7 @@ class Member(GangRank):
                 while (message := connection.receive()) is not None:
                     self._receive(message)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            text = "rank 0 has said what this version of the training library does not understand"
+            text = "this training library does not understand rank 0; use one version"
             why = f"{text}: {error!r}"
         finally:
             with self._changed:

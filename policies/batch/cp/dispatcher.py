@@ -61,14 +61,14 @@ class Dispatcher(ABC):
 
     window: int = parameter(
         100,
-        "waiting jobs considered at most, those of the greatest slowdown now",
+        "most waiting jobs considered: those with the greatest slowdown now",
         minimum=1,
         maximum=10_000,
     )
     budget: float = budget(0.3)
     grid_s: float = parameter(
         10.0,
-        "unit of time of the model; run times are rounded up to it",
+        "unit of time of the model in seconds; run times are rounded up to it",
         minimum=0.1,
         maximum=3600.0,
     )
@@ -102,7 +102,7 @@ class Dispatcher(ABC):
             decision = self.decide(instance, plan)
         except SolverFailedError as error:
             counts = replace(counts, without_answer=counts.without_answer + 1)
-            return self._built(plan, PlanStatus.KEPT, counts, f"kept what runs: {error}")
+            return self._built(plan, PlanStatus.KEPT, counts, f"kept running jobs only: {error}")
         refused = dispatch(plan, instance, decision)
         counts = replace(counts, refused=counts.refused + len(refused))
         return self._decided(plan, instance, decision, refused, counts)

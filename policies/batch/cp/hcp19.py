@@ -32,9 +32,7 @@ class Hcp19(Dispatcher):
 
     name: ClassVar[str] = "hcp19"
 
-    iterations: int = parameter(
-        10, "schedules that are made at most for a decision", minimum=1, maximum=1000
-    )
+    iterations: int = parameter(10, "most schedules made for one decision", minimum=1, maximum=1000)
 
     def decide(self, instance: Instance, plan: BatchPlan) -> Decision:
         """Schedule and allocate in turn. The bound is that of the first schedule."""

@@ -27,7 +27,7 @@ class Pcp19(Dispatcher):
     symmetry: bool = parameter(True, "break symmetries: equal units of a job are in order")
     most_variables: int = parameter(
         100_000,
-        "variables of a model at most; a larger one has no answer in any budget",
+        "most variables of a model; a larger model is refused",
         minimum=1,
         maximum=100_000_000,
     )

@@ -199,14 +199,14 @@ def test_what_was_dropped_is_on_the_nodes_page_for_a_day_in_rest_and_in_the_metr
     heartbeat(node.pk, a_heartbeat(devices=(sample,)))
     page, user = Client(), a_user(operator=True)
     page.force_login(user)
-    said = "Reports that cannot be are not counted: power_w (1×, last 900,000,000"
+    said = "Impossible figures of its agent are not counted: power_w (1×, last 900,000,000"
     assert said in page.get(reverse("nodes")).content.decode()
     (shown,) = api(user).get("/api/v1/nodes/").json()["results"][0]["implausible"]
     assert (shown["name"], shown["count"], shown["value"]) == ("power_w", 1, 9e8)
     line = f'loadmaster_implausible_total{{cluster="{node.cluster.name}",figure="power_w"}} 1.0'
     assert line in exposition([StateCollector()]).decode()
     ImplausibleFigure.objects.update(at=timezone.now() - timedelta(hours=25))
-    assert "Reports that cannot be" not in page.get(reverse("nodes")).content.decode()
+    assert "Impossible figures" not in page.get(reverse("nodes")).content.decode()
     assert line in exposition([StateCollector()]).decode(), "the counter does not fall"
     assert not NodeEvent.objects.filter(event="implausible").exists()
 

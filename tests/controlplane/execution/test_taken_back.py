@@ -138,7 +138,7 @@ class TestOperators:
         page = client.get("/nodes/").content.decode()
         assert f'id="take-back-{node.pk}"' in page
         answer = client.post(f"/nodes/{node.pk}/take-back/", follow=True)
-        assert "The token for a machine in place of agent-0" in answer.content.decode()
+        assert "Enrolment token for the machine that replaces agent-0" in answer.content.decode()
         assert EnrolmentToken.objects.get().node == node
 
     def test_by_a_command_of_the_server(self, node: Node, capsys: Any) -> None:

@@ -291,7 +291,7 @@ def test_the_command_says_what_went_and_what_is_kept() -> None:
     call_command("prune", stdout=said)
     call_command("prune", show=True, stdout=said)
     assert said.getvalue().startswith(
-        "output: 2\nsamples: 3\nnothing was due\nsnapshots: 14 days\n"
+        "output: 2\nsamples: 3\nno data was old enough\nsnapshots: 14 days\n"
     )
 
 

@@ -117,7 +117,7 @@ def test_a_worker_is_told_once_it_is_committed(
         ({"name": "a\0b"}, "name", "NUL"),
         ({"name": "\ud800"}, "name", "half a character"),
         ({"colour": "red"}, "study", "no such field"),
-        ({"team": "another"}, "team", "no team of which you are a member"),
+        ({"team": "another"}, "team", "must be a team of which you are a member"),
     ],
 )
 def test_a_wrong_study_is_refused_naming_the_field(
@@ -260,8 +260,7 @@ def test_a_queue_holds_what_waits_and_what_runs_where_it_runs(ada: User, team: T
     assert jobs["runs"]["due_s"] < jobs["runs"]["arrival_s"] == jobs["after it"]["arrival_s"]
     assert jobs["after it"]["dependencies"] == {str(running.pk): "afterok"}
     assert (
-        workload["note"]
-        == "1 running and 2 waiting; 1 left out: how fast they run is not known yet"
+        workload["note"] == "1 running and 2 waiting; 1 left out, as their speed is not known yet"
     )
     assert (found.summary["workload"], found.summary["jobs"]) == ("queue", 3)
 

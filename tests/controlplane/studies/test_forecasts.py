@@ -162,7 +162,7 @@ def test_a_job_whose_turn_nobody_knows_is_told_why() -> None:
     a_round(cluster)
     assert forecast_round(cluster.pk)
     unknown = starts_of(Job.objects.filter(pk__in=[after.pk, failed.pk]), timezone.now()).unknown
-    assert "is not in the queue itself" in unknown[after.pk]
+    assert "or is not in the queue" in unknown[after.pk]
     assert "only if a job that it waits for does not complete" in unknown[failed.pk]
     assert expected(cluster) == {}
 
@@ -196,7 +196,7 @@ def test_how_far_off_the_first_forecast_was_is_told_once_the_job_has_started() -
     found = first_forecast(job)
     assert found is not None
     assert found.later_s == pytest.approx(90.0)
-    assert found.words.endswith("later than forecast at first")
+    assert found.words.endswith("later than first forecast")
 
 
 def test_a_start_behind_a_first_run_is_unknown(cluster: Cluster) -> None:

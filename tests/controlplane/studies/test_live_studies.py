@@ -100,7 +100,7 @@ def test_a_member_asks_the_nice_process_in_turns_also_for_studies(
         assert (answer.status_code, answer.headers["Retry-After"]) == (429, "2")
         page = client.post("/simulations/new/", {"study": json.dumps(study)})
         assert page.status_code == 422
-        assert "2 questions of yours are being answered" in page.text
+        assert "you have 2 what-ifs under way" in page.text
     assert api(reader).post(ALL, study, format="json").status_code == 201
 
 

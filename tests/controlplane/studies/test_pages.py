@@ -105,7 +105,7 @@ def test_gavels_generator_takes_its_tables_as_the_file_or_its_kinds_as_an_option
         ({"cluster_yaml": "nodes: ["}, "line 1"),
         (
             {"cluster_yaml": "nodes: [{name: v, gpu_type: H100, gpus: 2}]"},
-            "say what a node with H100 needs",
+            "give the watts of a node with H100 needs",
         ),
         ({"parameters_fifo": "speed: 2"}, "fifo: speed: no such parameter"),
         ({"parameters_fifo": "{"}, "fifo: line 1"),
@@ -113,7 +113,7 @@ def test_gavels_generator_takes_its_tables_as_the_file_or_its_kinds_as_an_option
         ({"policy_fifo": None, "policy_randomized_greedy": None}, "tick at least one policy"),
         (
             {"switch_pairs_observed": "3"},
-            "Part of the pairs that is measured, not estimated: must be",
+            "Part of the pairs that are measured, not estimated: must be",
         ),
         ({"workload": "csv"}, "choose a file, or paste its text"),
         (
@@ -314,7 +314,7 @@ def test_what_if_shows_both_decisions_and_changes_nothing(demo: Demo, client: Cl
     page = asked(client, policy="randomized_greedy", parameters="iterations: 5")
     for words in (
         "recurrent-sequences",
-        "What it would change",
+        "Changes",
         "Energy cost per hour",
         "Lateness of jobs with GPUs",
         "data-chart",

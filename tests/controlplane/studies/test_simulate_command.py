@@ -199,7 +199,7 @@ def test_a_live_clusters_queue_goes_on_from_where_it_is(simulate: Simulate, tmp_
     found = results(tmp_path / "simulation")
     assert (
         found["workloads"][0]["facts"]["note"]
-        == "3 running and 1 waiting; 1 left out: how fast they run is not known yet"
+        == "3 running and 1 waiting; 1 left out, as their speed is not known yet"
     )
     assert [policy["runs"][0]["completed"] for policy in found["policies"]] == [4, 4]
     listed = list(csv.DictReader((tmp_path / "simulation" / "jobs.csv").read_text().splitlines()))

@@ -99,7 +99,7 @@ def test_the_change_that_starts_the_job_is_named_with_its_command(case: str) -> 
     first = found.starts[0]
     assert (first.code, first.command) == (code, command)
     assert first.effect == "no other job stops, moves or waits for it"
-    is_unchanged = first.condition == "The next decision starts it as it is"
+    is_unchanged = first.condition == "The next decision starts it without a change"
     assert is_unchanged == (code == "nothing")
 
 

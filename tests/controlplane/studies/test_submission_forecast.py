@@ -162,5 +162,5 @@ def test_strangers_get_no_forecast(node: Node, client: Client) -> None:
     client.force_login(stranger)
     refused = client.post(PATH, a_script(), content_type="application/json")
     assert refused.status_code == 400
-    assert "no team's member" in refused.content.decode()
+    assert "only members of a team submit" in refused.content.decode()
     assert Cluster.objects.count() == 1

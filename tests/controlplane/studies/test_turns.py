@@ -35,7 +35,7 @@ def test_a_flood_of_one_user_is_refused_at_once_and_another_user_has_the_next_tu
         while asking._asking[EVE] < turns.EACH:
             threading.Event().wait(0.01)
         for _ in range(260):
-            with pytest.raises(BusyError, match="2 questions of yours"), asking.of(EVE, 60.0):
+            with pytest.raises(BusyError, match="you have 2 what-ifs"), asking.of(EVE, 60.0):
                 pass
             refused += 1
         asked.append(pool.submit(until, asking, ADA, over))

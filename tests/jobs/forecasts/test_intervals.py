@@ -63,8 +63,8 @@ def test_words_name_the_span_and_its_source() -> None:
 @pytest.mark.parametrize(
     ("group", "words"),
     [
-        (Group.USER, "about 1 min, as 80% of 20 like jobs of its user"),
-        (Group.TEAM, "about 1 min, as 80% of 20 like jobs of its team"),
+        (Group.USER, "about 1 min, as 80% of 20 similar jobs of its user"),
+        (Group.TEAM, "about 1 min, as 80% of 20 similar jobs of its team"),
     ],
 )
 def test_words_name_the_comparable_jobs(group: Group, words: str) -> None:

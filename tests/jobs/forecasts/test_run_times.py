@@ -275,7 +275,7 @@ def test_rest_and_page_show_the_interval(
     a_forecast(job, end_at=None)
     remember(job, *[240.0] * 10, *[7200.0] * 47)
     client.force_login(user)
-    words = "between 4 min and 2 h, as 80% of 57 like jobs of its user"
+    words = "between 4 min and 2 h, as 80% of 57 similar jobs of its user"
     shown = client.get(f"/api/v1/jobs/{job.pk}/").json()["run_time"]
     assert shown == {
         "low_s": 240.0, "high_s": 7200.0, "jobs": 57, "group": "user", "words": words
@@ -283,7 +283,7 @@ def test_rest_and_page_show_the_interval(
     (listed,) = client.get("/api/v1/jobs/").json()["results"]
     assert listed["run_time"] == shown
     page = client.get(f"/jobs/{job.pk}/").content.decode()
-    assert "between 4 min and 2 h<small>as 80% of 57 like jobs of its user</small>" in page
+    assert "between 4 min and 2 h<small>as 80% of 57 similar jobs of its user</small>" in page
     assert "Runs between 4 min and 2 h" in client.get("/").content.decode()
 
 

@@ -107,7 +107,7 @@ def test_a_walltime_below_the_grace_is_warned_of_where_it_kills(
     a_node(Cluster.objects.get(), gpus=1, cores=4)
     answer = asked(client, **fields)
     assert answer.status_code == 201, answer.content
-    said = "walltime: is below the 30 s between SIGTERM and SIGKILL"
+    said = "walltime: is below the grace of 30 s after SIGTERM"
     assert any(text.startswith(said) for text in answer.json()["warnings"]) is warned
 
 

@@ -95,7 +95,7 @@ def test_an_unknown_field_names_the_one_probably_meant(user: User, cluster: Clus
 def test_of_many_unknown_fields_the_first_are_named(user: User, cluster: Cluster) -> None:
     said = refused(user, **{f"gpu{number}": 1 for number in range(1000)})
     assert [*said] == [*(f"gpu{number}" for number in range(10)), "job"]
-    assert said["job"] == ["has 1000 unknown fields, of which 10 are named; remove them"]
+    assert said["job"] == ["has 1000 unknown fields (10 are listed); remove them"]
 
 
 @pytest.mark.parametrize("data", [None, [], "job", 3])
@@ -161,7 +161,7 @@ def test_a_training_job_may_be_stopped_and_runs_past_its_walltime_unless_it_says
 
 def test_a_walltime_below_the_grace_is_warned_of(user: User, cluster: Cluster) -> None:
     (warning,) = taken(user, steps=None, walltime=5).warnings
-    assert warning.startswith("walltime: is below the 30 s between SIGTERM and SIGKILL")
+    assert warning.startswith("walltime: is below the grace of 30 s after SIGTERM")
     assert warning.endswith("run for 35 s")
     assert taken(user, steps=None, walltime=30).warnings == ()
 
@@ -173,7 +173,7 @@ def test_a_signal_that_never_comes_or_comes_at_the_start_is_warned_of(
     never = taken(user, **wanted)
     assert never.warnings[0].startswith("signal: is never sent")
     assert (never.job.signal, never.job.needs_signal) == ("USR1@90", False)
-    assert "comes at its start" in taken(user, **wanted, walltime="90s").warnings[0]
+    assert "is sent at the start" in taken(user, **wanted, walltime="90s").warnings[0]
     timely = taken(user, **wanted, walltime="2m")
     assert (timely.warnings, timely.job.needs_signal) == ((), True)
 
@@ -279,8 +279,8 @@ def test_an_image_where_no_agent_runs_containers_is_refused_with_the_remedy(
     cluster.nodes.update(features=["checkpoint", "process"])
     assert refused(user, image="busybox") == {
         "runtime": [
-            "no node of lab offers the runtime docker; give a command without an image,"
-            " or have an agent with the docker runtime join"
+            "no node of lab offers the runtime docker; leave out the image, or add a node with the"
+            " docker runtime"
         ]
     }
     a_node(cluster, gpus=1, features=["docker", "process"])
@@ -325,7 +325,10 @@ def test_a_hard_deadline_in_the_past_is_refused(user: User, cluster: Cluster) ->
 
 def test_docker_needs_an_image_and_processes_need_none(user: User, cluster: Cluster) -> None:
     assert "needs an image" in refused(user, runtime="docker")["image"][0]
-    assert "does not go with" in refused(user, runtime="process", image="me/train:1")["image"][0]
+    assert (
+        "is for the docker runtime"
+        in refused(user, runtime="process", image="me/train:1")["image"][0]
+    )
     assert "no image name" in refused(user, image="me train")["image"][0]
     assert taken(user, image="registry.example/me/train:1").job.runtime == "docker"
     assert (
@@ -350,7 +353,7 @@ def test_a_job_goes_to_a_cluster_only_where_a_node_offers_its_runtime(
     user: User, cluster: Cluster
 ) -> None:
     cluster.nodes.update(features=["docker", "emulated"])
-    assert "name an image for the command to run in" in refused(user)["runtime"][0]
+    assert "give an image, or add a node with the process runtime" in refused(user)["runtime"][0]
     assert taken(user, image="me/train:1").job.runtime == "docker"
 
 

@@ -103,7 +103,7 @@ def test_a_node_without_the_folder_refuses_the_script_and_says_so(
     launch = ended(site, folder=folder)
     launch.job.refresh_from_db()
     assert (launch.state, launch.job.state) == (AssignmentState.REJECTED, "failed")
-    assert f"the folder {folder} is not on this node" in launch.job.failure_reason
+    assert f"the folder {folder} does not exist on this node" in launch.job.failure_reason
 
 
 @pytest.mark.parametrize("output", ["missing/out", "pipe"])

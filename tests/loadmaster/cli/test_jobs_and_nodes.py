@@ -95,7 +95,7 @@ def test_unknown_run_time_is_shown_as_an_interval(ada: User, node: Node) -> None
     with transaction.atomic():
         for _ in range(20):
             remember_run_time(job, 60.0, timezone.now())
-    words = "about 1 min, as 80% of 20 like jobs of its user"
+    words = "about 1 min, as 80% of 20 similar jobs of its user"
     assert words in " ".join(run("show", job.pk).stdout.split())
     assert answer("show", job.pk)["run_time"]["words"] == words
     assert answer("jobs")[0]["run_time"]["high_s"] == 60.0
@@ -264,7 +264,7 @@ def test_a_report_that_does_not_hold_exits_1_and_one_that_is_none_2(tmp_path: Pa
     }
     path.write_text(json.dumps({"version": 2, "jobs": [job]}))
     done = run("check-report", path)
-    assert (done.exit_code, "does not hold" in done.stdout) == (1, True)
+    assert (done.exit_code, "broken promise" in done.stdout) == (1, True)
     assert json.loads(run("check-report", path, "--json").stdout)["holds"] is False
 
 

@@ -13,13 +13,13 @@ from jobs.models import Assignment
 
 class Command(BaseCommand):
     help = (
-        "List live assignments: job, node, fence, state, what is wanted of it, and for how long its"
-        " lease is still good"
+        "List live assignments: job, node, fence, state, what the server wants, and the seconds"
+        " left of the lease"
     )
     requires_system_checks: tuple[str, ...] = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--node", help="only this node's")
+        parser.add_argument("--node", help="list this node's assignments only")
 
     def handle(self, *args: Any, node: str | None, **options: Any) -> None:
         live = Assignment.objects.filter(state__in=LIVE).select_related("job", "node")

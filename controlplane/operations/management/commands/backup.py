@@ -29,7 +29,7 @@ class Command(BaseCommand):
         )
         if with_key:
             self.stdout.write(
-                "The server's keys are in it: whoever reads the file can read the teams' secrets."
+                "The server's keys are in it: readers of the file can read the teams' secrets."
             )
         else:
             self.stdout.write(

@@ -18,4 +18,4 @@ class Command(BaseCommand):
         if password:
             self.stdout.write(f"admin: {ADMIN} / {password} (shown once)")
         else:
-            self.stdout.write("nothing new: there is an admin already")
+            self.stdout.write("nothing was changed: there is an admin already")

@@ -34,7 +34,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--port", type=int, default=8000)
-        text = "what jobs are: processes or containers"
+        text = "run jobs as processes or as containers"
         parser.add_argument("--runtime", choices=RUNTIMES, default=RUNTIMES[0], help=text)
         parser.add_argument("--report", type=Path, default=Path("demo-report.json"))
 
@@ -62,7 +62,7 @@ class Command(BaseCommand):
         options["report"].write_text(json.dumps(facts, indent=1))
         print_summary(facts, console)
         if warnings:
-            console.print("[yellow]Warning:[/yellow] timing was off, which is no failure.")
+            console.print("[yellow]Warning:[/yellow] some timings missed their goals.")
             machine = facts["machine"]
             console.print(
                 f"  The load was {machine['load']:.1f} on {machine['cores']} cores at the end. Run"
@@ -71,7 +71,7 @@ class Command(BaseCommand):
             for warning in warnings:
                 console.print(f"  {warning}")
         if failures:
-            raise CommandError("the report does not hold:\n  " + "\n  ".join(failures))
+            raise CommandError("the demo broke these promises:\n  " + "\n  ".join(failures))
         console.print(
             f"Report: {options['report']} (checked: loadmaster check-report {options['report']})"
         )

@@ -12,14 +12,13 @@ from loadmaster.features import RUNTIMES
 
 class Command(BaseCommand):
     help = (
-        "Start everything on this machine and stay until Ctrl-C; a second start goes on where the"
-        " first was stopped"
+        "Start everything on this machine and stay until Ctrl-C; a later start goes on from there"
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        text = "port of the pages (the next free one is taken if it is not)"
+        text = "port of the pages; if it is taken, the next free one"
         parser.add_argument("--port", type=int, default=8000, help=text)
-        text = "what jobs are: processes or containers"
+        text = "run jobs as processes or as containers"
         parser.add_argument("--runtime", choices=RUNTIMES, default=RUNTIMES[0], help=text)
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -14,7 +14,7 @@ class Command(BaseCommand):
     help = "List the texts of messages, pages and help with file and line, for correcting them"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("folders", nargs="*", help="only files whose path begins so")
+        parser.add_argument("folders", nargs="*", help="list only files whose path begins so")
 
     def handle(self, *args: Any, folders: list[str], **options: Any) -> None:
         for text in texts(Path(settings.BASE_DIR)):

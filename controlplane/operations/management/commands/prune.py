@@ -12,15 +12,15 @@ from controlplane.operations.retention import RULES, kept, prune
 
 
 class Command(BaseCommand):
-    help = "Let old snapshots, output and samples go; docs/backup.md says what is kept how long"
+    help = "Delete old snapshots, output and samples; docs/backup.md says how long each is kept"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         text = "stop after about this long (default 3600)"
         parser.add_argument("--seconds", type=float, default=3600.0, help=text)
         names = [rule.name for rule in RULES]
-        text = "prune only this"
+        text = "prune only this sort of data; may be repeated"
         parser.add_argument("--only", action="append", default=[], choices=names, help=text)
-        text = "say what is kept how long, and change nothing"
+        text = "show how long each sort of data is kept, and change nothing"
         parser.add_argument("--show", action="store_true", help=text)
 
     def handle(
@@ -39,7 +39,7 @@ class Command(BaseCommand):
         for name, count in deleted.items():
             self.stdout.write(f"{name}: {count}")
         if not deleted:
-            self.stdout.write("nothing was due")
+            self.stdout.write("no data was old enough")
 
 
 def _in_words(days: float | None) -> str:

@@ -22,13 +22,13 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("file", type=Path)
-        text = "replace a database that has something in it, or that others use"
+        text = "replace a database that has data in it, or that other programs use"
         parser.add_argument("--force", action="store_true", help=text)
         text = "write the keys in the backup to this new file (mode 0600), NAME=value"
         parser.add_argument("--keys-to", type=Path, help=text)
         text = (
-            "hold no round for at least so many seconds; needed if leases were longer before than"
-            " the backup says"
+            "start no round for at least so many seconds: the longest lease since the backup, if it"
+            " was longer than the backup says"
         )
         parser.add_argument("--wait-s", type=float, default=0.0, help=text)
 
@@ -59,14 +59,14 @@ def _words(restored: Restored) -> list[str]:
     for cluster, moment in restored.rounds_from.items():
         lines.append(f"{cluster}: rounds begin again at {moment.isoformat(timespec='seconds')}")
     lines.append(
-        "Everybody logs in anew; enrolment tokens have ended. Tokens revoked since the backup are"
-        " valid again: revoke them."
+        "Everybody must log in again; enrolment tokens have ended. API tokens revoked since the"
+        " backup are valid again: revoke them."
     )
     if restored.closed_secrets:
         names = ", ".join(restored.closed_secrets)
         lines.append(
-            f"This server's keys do not open these secrets: {names}. Set the keys of before, or set"
-            " the secrets anew."
+            f"This server's keys do not open these secrets: {names}. Set the old keys, or set the"
+            " secrets again."
         )
     if not restored.cache_emptied:
         lines.append(

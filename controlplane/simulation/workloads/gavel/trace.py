@@ -219,7 +219,7 @@ def _check_durations(
         (draft.run_s > 0) & (apart_s > np.maximum(least_s, MOST_APART * draft.run_s)),
         lambda row: (
             f"takes {draft.run_s[row]:g} s on V100s by the throughput tables, not {given_s[row]:g}"
-            " s: are they its own?"
+            " s; give the trace's own tables"
         ),
     )
 
@@ -253,9 +253,7 @@ def _check_known(draft: Draft, tables: Tables, findings: Findings) -> None:
     gpus = np.clip(draft.gpus, 0, 1e9).astype(np.int64).tolist()
     findings.mark(
         _mask(config not in known for config in zip(draft.kinds, gpus, strict=True)),
-        lambda row: (
-            f"the throughput tables know nothing of {quoted(draft.kinds[row])} on {gpus[row]} GPUs"
-        ),
+        lambda row: f"the throughput tables have no {quoted(draft.kinds[row])} on {gpus[row]} GPUs",
     )
 
 

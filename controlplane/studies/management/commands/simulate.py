@@ -54,10 +54,7 @@ SHOWN = (
 
 
 class Command(BaseCommand):
-    help = (
-        "Compare policies on a simulated cluster; the same command again goes on with what is not"
-        " finished"
-    )
+    help = "Compare policies on a simulated cluster; repeat the command to continue unfinished runs"
     requires_system_checks: tuple[str, ...] = ()
 
     def add_arguments(self, parser: ArgumentParser) -> None:
@@ -67,14 +64,24 @@ class Command(BaseCommand):
         fields = "cluster, workload, policies, seeds, switches"
         add("study", nargs="?", type=Path, help=f"a YAML file with {fields}")
         add("--cluster", metavar="FILE|live[:NAME]", help="a YAML file, or a cluster as it is now")
-        add("--workload", metavar=workload, help="a trace, a generator, past jobs, or present ones")
-        add("--policy", action="append", metavar=policy, help="again for each policy")
+        add(
+            "--workload",
+            metavar=workload,
+            help="a trace, a generator, past jobs, or the present queue",
+        )
+        add(
+            "--policy", action="append", metavar=policy, help="a policy to compare; may be repeated"
+        )
         add("--seeds", metavar="1,2,3|1-5")
         add("--switch", action="append", metavar="NAME=VALUE", help="such as restart_cost_s=30")
         add("--name", help="the report's title")
         add("--skip-bad", action="store_true", help="leave bad lines of a trace out")
-        add("--processes", type=int, help="runs at once (one per processor); 0: none of their own")
-        every = "write every Nth round's snapshot of the runs still to do into OUTPUT/snapshots"
+        add(
+            "--processes",
+            type=int,
+            help="processes for runs (one per processor); 0: run in this process",
+        )
+        every = "write every Nth round's snapshot of unfinished runs into OUTPUT/snapshots"
         add("--dump-snapshots", type=int, default=0, metavar="N", help=every)
         output = "folder of the results (./simulation)"
         add("--output", type=Path, default=Path("simulation"), help=output)
@@ -104,7 +111,7 @@ class Command(BaseCommand):
             raise CommandError(problem, returncode=2) from None
         except KeyboardInterrupt:
             raise CommandError(
-                "stopped; finished runs are kept, the same command goes on with the rest",
+                "stopped; finished runs are kept, and the same command continues",
                 returncode=1,
             ) from None
 

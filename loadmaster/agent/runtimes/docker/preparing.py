@@ -180,7 +180,7 @@ class Preparation(threading.Thread):
     def _pull(self, reference: str, description: str) -> port.Image:
         """Pull an image. `description`: the image in words, for errors."""
         if self._task.options.pull == "never":
-            text = f"the image {description} is not on this node, whose operator lets it pull none"
+            text = f"the image {description} is not on this node, and its agent may pull none"
             raise PreparationError(ReasonClass.IMAGE, text)
         for attempt in range(1, PULL_TRIES + 1):
             try:
@@ -192,7 +192,7 @@ class Preparation(threading.Thread):
                     raise PreparationError(ReasonClass.IMAGE, text) from error
         image = self._engine.find(reference)
         if image is None:
-            text = f"the image {description} was pulled and is not there"
+            text = f"the image {description} was pulled, but the Docker Engine does not have it"
             raise PreparationError(ReasonClass.IMAGE, text)
         return image
 
@@ -285,7 +285,7 @@ class Preparation(threading.Thread):
         pythons = [path for path in PYTHONS if self._engine.read_file(plan.name, path) is not None]
         self._engine.remove(plan.name)
         if not pythons:
-            neither = f"has neither /bin/sh nor {PYTHONS[0]}, of which the guard needs one: add one"
+            neither = f"has neither /bin/sh nor {PYTHONS[0]}; the guard needs one of them: add one"
             text = f"the image {self._task.spec.image} {neither}"
             raise PreparationError(ReasonClass.IMAGE, text)
         entrypoint = (pythons[0], "-I", "-S", f"{BIN}/guard.py", GUARD)
@@ -316,7 +316,7 @@ class Preparation(threading.Thread):
             if container is None or container.state in ("removing", "dead"):
                 raise self._name_taken(error) from error
             if not self._is_ours(container.labels):
-                text = f"the container's name is taken by a stranger: {error}"
+                text = f"another program's container has the name of this one: {error}"
                 raise PreparationError(ReasonClass.NODE, text) from error
             if container.state == "created" and container.image != plan.image:
                 self._engine.remove(plan.name)
@@ -337,7 +337,7 @@ class Preparation(threading.Thread):
         if now_s - self._name_taken_since_s < NAME_TAKEN_S:
             text = "a container of this name is being made or removed"
             return port.EngineDownError(f"{text}: {error}")
-        text = f"the container's name is taken, and by none that the Engine shows: {error}"
+        text = f"the container's name is taken, but the Engine shows no such container: {error}"
         return PreparationError(ReasonClass.NODE, text)
 
 

@@ -91,7 +91,7 @@ def test_a_profile_run_whose_job_changes_in_the_last_moment_is_not_launched(
     with just_before(r'UPDATE "jobs_job" SET "fence"', lambda: Job.objects.update(**meanwhile)):
         a_round_of_profiling(cluster)
     assert not Assignment.objects.exists()
-    assert "somebody was faster" in Round.objects.get().rejected[0]["detail"]
+    assert "the job changed" in Round.objects.get().rejected[0]["detail"]
 
 
 def test_a_command_that_is_not_repeatable_is_never_launched_to_measure_it(cluster: Cluster) -> None:

@@ -88,10 +88,7 @@ def test_a_job_that_is_out_of_memory_says_what_it_asked_for_and_what_to_do(
     )
     job = ended(site, placed(site, job))
     assert job.state == "failed"
-    assert (
-        "it asked for 0.1 GB of memory: ask for more (memory_gb)"
-        in shown(user, job)["failure_reason"]
-    )
+    assert "it asked for 0.1 GB of memory; raise memory_gb" in shown(user, job)["failure_reason"]
 
 
 def test_a_crash_uses_a_retry_and_then_fails_the_job_with_its_last_words(

@@ -103,10 +103,10 @@ def test_an_image_that_cannot_be_had_is_tried_on_three_nodes_with_rests_and_then
     assert (job.state, rests[:2]) == ("failed", [10.0, 20.0])
     reason = shown(user, job)["failure_reason"]
     assert reason.startswith(
-        f"its image could not be had, tried 3 times on {', '.join(tried)}: {NO_IMAGE}"
+        f"its image could not be pulled in 3 tries on {', '.join(tried)}: {NO_IMAGE}"
     )
     assert "requeue" in reason
-    assert "could not be had" in page(user, job)
+    assert "could not be pulled" in page(user, job)
     attempts = api(user).get(f"/api/v1/jobs/{job.pk}/attempts/").data["results"]
     assert [(a["outcome"], a["reason_class"]) for a in attempts] == [("failed", "image")]
 
@@ -154,11 +154,8 @@ def test_too_little_memory_uses_a_retry_and_names_what_was_asked_and_the_remedy(
         taken(placed(job, in_s=30.0)), R.OOM, "the kernel killed the job: out of memory", 137
     )
     assert (job.state, job.retries_used) == ("failed", 1)
-    assert (
-        "it asked for 2 GB of memory: ask for more (memory_gb)"
-        in shown(user, job)["failure_reason"]
-    )
-    assert "ask for more (memory_gb)" in page(user, job)
+    assert "it asked for 2 GB of memory; raise memory_gb" in shown(user, job)["failure_reason"]
+    assert "raise memory_gb" in page(user, job)
 
 
 def test_a_crash_uses_a_retry_after_a_rest_that_doubles(user: User, cluster: Cluster) -> None:

@@ -259,7 +259,7 @@ def test_a_slot_that_somebody_took_in_between_costs_its_gang_alone(
     alone = one_each([jobs[0], jobs[2]], [free, devices_of(far)[0]])().placements
     row = a_round(cluster, keeping(old, held, told(alone[0], gang, alone[1])))
     assert refused(row) == {"job-1": "stale"}
-    assert row.rejected[0]["detail"].startswith("somebody was faster")
+    assert row.rejected[0]["detail"].startswith("the job changed")
     jobs[1].refresh_from_db()
     assert (jobs[1].state, jobs[1].fence, jobs[1].attempts.count(), jobs[1].events.count()) == (
         "queued",

@@ -99,7 +99,7 @@ def test_gpus_of_a_cancelled_job_count_until_it_has_stopped(
     row = a_round(cluster)
     assert states() == {"a": "cancelling", "b": "running", "c": "queued"}
     assert [(one["code"], one["detail"]) for one in row.rejected] == [
-        ("deferred", "team vision uses as many GPUs as it may")
+        ("deferred", "team vision has reached its limit of GPUs")
     ]
     said(Assignment.objects.get(job__name="a"), AssignmentState.CANCELLED)
     a_round(cluster)

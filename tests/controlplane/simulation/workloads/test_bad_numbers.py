@@ -94,7 +94,7 @@ def test_an_item_of_a_list_that_means_nothing_is_bad(change: dict[str, Any], pro
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"gpus": {"99999999999999999999": 1}}, "gpus: must say how likely each count is"),
+        ({"gpus": {"99999999999999999999": 1}}, "gpus: must give the odds of each count"),
         ({"gpus": {"1": 1e308, "2": 1e308}}, "gpus.1: must be >= 0 and <= 1e+09"),
         (
             {"run_s": 1e9, "sigma": 10},

@@ -114,13 +114,13 @@ def test_poisson_jobs_are_in_order_and_every_number_is_one(
         ({"type": "andreas", "tuning": float("nan")}, "tuning: must be a finite number"),
         (
             {"type": "poisson", "gpus": {"0": 1.0}, "speeds": {"V100": 1}},
-            "gpus: must say how likely",
+            "gpus: must give the odds of each count",
         ),
         (
             {"type": "poisson", "due_factor": [3.0, 1.0], "speeds": {"V100": 1}},
             r"due_factor: must be \[least, most\]",
         ),
-        ({"type": "poisson"}, "speeds: say on which GPU types"),
+        ({"type": "poisson"}, "speeds: give the speed of the jobs on each GPU type"),
         ({"type": "swf"}, "path: give either a path or a text"),
         (
             {"type": "swf", "path": "nowhere.swf", "speeds": {"V100": 1}},

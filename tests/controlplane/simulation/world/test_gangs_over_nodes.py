@@ -41,7 +41,7 @@ def test_a_gang_over_nodes_runs_to_its_end(policy: str) -> None:
 
 def test_a_gang_larger_than_the_cluster_is_reported() -> None:
     (found,) = the_outcome("fifo", a_job("w", gpus_min=5, gpus_max=5)).unplaceable
-    assert "needs 5 GPUs of a node, the largest that would do has 2" in found.reason
+    assert "needs 5 GPUs on one node, and the largest suitable node has 2" in found.reason
 
 
 def test_an_unknown_gang_is_measured_by_its_first_run() -> None:

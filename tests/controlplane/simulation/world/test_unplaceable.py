@@ -49,7 +49,10 @@ def the_outcome(
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"gpus_min": 8, "gpus_max": 8}, "needs 8 GPUs of a node, the largest that would do has 4"),
+        (
+            {"gpus_min": 8, "gpus_max": 8},
+            "needs 8 GPUs on one node, and the largest suitable node has 4",
+        ),
         (
             {"gpus_min": 4, "gpus_max": 4},
             "no speed of kind k is known on 4 GPUs of T4 or V100",

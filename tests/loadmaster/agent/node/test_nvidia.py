@@ -205,7 +205,7 @@ def test_broken_memory_takes_a_gpu_out_of_use(name: str, answer: object, words: 
 @pytest.mark.parametrize(
     ("name", "answer", "words"),
     [
-        ("nvmlDeviceGetCurrentClocksEventReasons", 0x40, "for its temperature by its hardware"),
+        ("nvmlDeviceGetCurrentClocksEventReasons", 0x40, "as it is too hot"),
         ("nvmlDeviceGetCurrentClocksEventReasons", 0x08, "slowed down by its hardware"),
         ("nvmlDeviceGetRetiredPages", [1, 2], "4 pages of its memory are retired"),
     ],

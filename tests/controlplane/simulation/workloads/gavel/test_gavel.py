@@ -90,8 +90,8 @@ def test_a_streams_arrivals_are_stretched_by_the_gap(tables: str) -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        (a_trace_line(kind="unheard of"), "know nothing of 'unheard of' on 1 GPUs"),
-        (a_trace_line(gpus=4), "know nothing of 'ResNet-18 (batch size 64)' on 4 GPUs"),
+        (a_trace_line(kind="unheard of"), "have no 'unheard of' on 1 GPUs"),
+        (a_trace_line(gpus=4), "have no 'ResNet-18 (batch size 64)' on 4 GPUs"),
         (a_trace_line(gpus=1.5), "whole ones, not 1.5"),
         (a_trace_line(steps=-5), "more than 0 steps, not -5"),
         (a_trace_line(steps="nan"), "the total steps is not a finite number"),
@@ -174,8 +174,8 @@ def test_the_number_of_columns_says_which_they_are(columns: int, tables: str) ->
         (
             as_line(*((99 if f == 28 else f) for f in OLDER[12])),
             (
-                "line 1: takes 27.7778 s on V100s by the throughput tables, not 99 s: are they its"
-                " own?"
+                "line 1: takes 27.7778 s on V100s by the throughput tables, not 99 s; give the"
+                " trace's own tables"
             ),
         ),
         (

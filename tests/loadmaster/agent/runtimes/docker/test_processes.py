@@ -121,7 +121,7 @@ def test_with_its_agent_killed_a_container_ends_with_lease_and_grace_and_the_job
     reconcile_clusters(later)
     reconcile_clusters(later)
     assert is_state(first, S.LOST)
-    assert first.reason == "its node was silent beyond the lease, the grace and the margin"
+    assert first.reason == "its node was silent for longer than the lease, the grace and the margin"
     told = place.shown(job)
     assert (told["state"], told["retries_used"]) == ("queued", 0)
     place.start()

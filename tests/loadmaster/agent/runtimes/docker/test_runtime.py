@@ -227,7 +227,7 @@ class TestRuntime:
         ended = runtime.poll(run).exit
         assert ended is not None
         assert (ended.started, ended.blame) == (False, ReasonClass.NODE)
-        assert "none that the Engine shows" in ended.error
+        assert "the Engine shows no such container" in ended.error
 
     def test_a_container_that_goes_while_its_image_is_looked_into_is_no_end(
         self, runtime: DockerRuntime, engine: PlayedEngine, monkeypatch: pytest.MonkeyPatch
