@@ -1,3 +1,5 @@
+"""Administration of clusters, GPU types, nodes, enrolment tokens and their events."""
+
 from __future__ import annotations
 
 import secrets
@@ -45,18 +47,39 @@ from controlplane.web.pages.admin_base import (
 
 __all__ = ["ClusterAdmin", "EnergyTariffAdmin", "NodeAdmin", "PueAdmin"]
 
-DECISIONS = (
-    "policy", "policy_parameters", "seed", "period_s", "horizon_s", "power_cap_w",
-    "power_cap_hours", "emissions_cost_per_kg", "value_of_time", "restart_cost_s", "min_run_factor",
-    "profiling", "profiling_steps", "profile_silence_s", "predictor",
-)  # fmt: skip
+DECISION_FIELDS = (
+    "policy",
+    "policy_parameters",
+    "seed",
+    "period_s",
+    "horizon_s",
+    "power_cap_w",
+    "power_cap_hours",
+    "emissions_cost_per_kg",
+    "value_of_time",
+    "restart_cost_s",
+    "min_run_factor",
+    "profiling",
+    "profiling_steps",
+    "profile_silence_s",
+    "predictor",
+)
 """Fields of a cluster that decisions depend on."""
 
-COSTLY = {
-    "policy", "policy_parameters", "seed", "power_cap_w", "power_cap_hours",
-    "emissions_cost_per_kg", "horizon_s", "restart_cost_s", "value_of_time", "min_run_factor",
-    "profiling", "predictor",
-}  # fmt: skip
+ROUND_FIELDS = {
+    "policy",
+    "policy_parameters",
+    "seed",
+    "power_cap_w",
+    "power_cap_hours",
+    "emissions_cost_per_kg",
+    "horizon_s",
+    "restart_cost_s",
+    "value_of_time",
+    "min_run_factor",
+    "profiling",
+    "predictor",
+}
 """Fields of a cluster whose change asks for a round."""
 
 
@@ -66,29 +89,34 @@ class ClusterAdmin(OperatorAdmin):
     list_display = ("name", "policy", "timezone", "currency", "power_cap_w", "last_round_at")
     search_fields = ("name",)
     readonly_fields = (
-        "round_number", "last_round_at", "broken_policy", "kept_memory", "created_at",
-    )  # fmt: skip
+        "round_number",
+        "last_round_at",
+        "broken_policy",
+        "kept_memory",
+        "created_at",
+    )
     fieldsets = (
         (None, {"fields": ("name", "timezone", "currency")}),
-        ("Decisions", {"fields": DECISIONS}),
+        ("Decisions", {"fields": DECISION_FIELDS}),
         ("Agents' intervals", {"fields": ("heartbeat_s", "lease_s", "grace_s", "margin_s")}),
         ("Long output", {"fields": ("log_head_mb", "log_tail_mb")}),
         ("State", {"fields": readonly_fields}),
-    )  # fmt: skip
+    )
     kept_memory = pretty("memory", "what the policy keeps")
 
     def get_readonly_fields(
         self, request: HttpRequest, obj: Cluster | None = None
     ) -> tuple[str, ...]:
-        """Freeze time zone and currency: decisions and bills stay in them."""
-        fixed = ("currency",) if obj and obj.rounds.exists() else ()
-        return (*self.readonly_fields, *fixed)
+        """Freeze the currency once there was a round: decisions and bills stay in it."""
+        if obj and obj.rounds.exists():
+            return (*self.readonly_fields, "currency")
+        return self.readonly_fields
 
     def save_model(
         self, request: HttpRequest, obj: Cluster, form: ModelForm[Cluster], change: bool
     ) -> None:
         save_changed(obj, form.changed_data)
-        if change and COSTLY & set(form.changed_data):
+        if change and ROUND_FIELDS & set(form.changed_data):
             costs_changed([obj])
 
 
@@ -120,15 +148,22 @@ class ImplausibleInline(ReadOnlyInline):
 class DeviceInline(ReadOnlyInline):
     model = Device
     fields = (
-        "uuid", "slots", "memory_gb", "healthy", "trouble", "emulated", "gpu_fraction", "power_w",
+        "uuid",
+        "slots",
+        "memory_gb",
+        "healthy",
+        "trouble",
+        "emulated",
+        "gpu_fraction",
+        "power_w",
         "power_source",
-    )  # fmt: skip
+    )
     readonly_fields = fields
     show_change_link = True
 
 
 def _node_action(description: str, service: Callable[..., Node], **arguments: str) -> Any:
-    """Return an action of the page that calls a service for the chosen nodes."""
+    """Return an action of the list page that calls a service for each chosen node."""
 
     def act(node: Node, user: User) -> Node:
         return service(node, actor=user.get_username(), **arguments)
@@ -144,10 +179,26 @@ class NodeAdmin(OperatorAdmin):
     inlines = (DeviceInline, ImplausibleInline)
     actions = ("cordon", "uncordon", "drain", "to_production", "to_profiling", "to_both")
     readonly_fields = (
-        "cluster", "gpu_type", "role", "state", "drain_until", "reason", "cores", "memory_gb",
-        "machine_id", "boot_id", "epoch", "session_expires_at", "last_seen_at", "agent_version",
-        "features", "address", "emulated", "gpu_trouble", "created_at",
-    )  # fmt: skip
+        "cluster",
+        "gpu_type",
+        "role",
+        "state",
+        "drain_until",
+        "reason",
+        "cores",
+        "memory_gb",
+        "machine_id",
+        "boot_id",
+        "epoch",
+        "session_expires_at",
+        "last_seen_at",
+        "agent_version",
+        "features",
+        "address",
+        "emulated",
+        "gpu_trouble",
+        "created_at",
+    )
 
     has_add_permission = OperatorAdmin._by_nobody
 
@@ -171,15 +222,33 @@ class DeviceAdmin(OperatorAdmin):
     audited_by_service = True
     form = DeviceForm
     list_display = (
-        "uuid", "node", "slots", "memory_gb", "healthy", "trouble", "emulated", "power_w",
+        "uuid",
+        "node",
+        "slots",
+        "memory_gb",
+        "healthy",
+        "trouble",
+        "emulated",
+        "power_w",
         "power_source",
-    )  # fmt: skip
+    )
     list_filter = ("node__cluster", "healthy", "emulated")
     search_fields = ("uuid", "node__name")
     readonly_fields = (
-        "node", "uuid", "parent_uuid", "mig_profile", "memory_gb", "healthy", "trouble", "emulated",
-        "gpu_fraction", "memory_used_gb", "power_w", "power_source", "temperature_c",
-    )  # fmt: skip
+        "node",
+        "uuid",
+        "parent_uuid",
+        "mig_profile",
+        "memory_gb",
+        "healthy",
+        "trouble",
+        "emulated",
+        "gpu_fraction",
+        "memory_used_gb",
+        "power_w",
+        "power_source",
+        "temperature_c",
+    )
 
     has_add_permission = OperatorAdmin._by_nobody
 
@@ -188,15 +257,22 @@ class DeviceAdmin(OperatorAdmin):
     ) -> None:
         try:
             node_set_slots(obj.node, obj.slots, [obj.uuid], actor=request.user.get_username())
-        except NodeStateError as error:  # a job came onto it while the page was open
+        except NodeStateError as error:  # a job took a slot while the page was open
             self.message_user(request, f"Nothing was changed: {error}", messages.ERROR)
 
 
 @admin.register(EnrolmentToken)
 class EnrolmentTokenAdmin(AppendOnly):
     list_display = (
-        "id", "cluster", "role", "node", "expires_at", "used_at", "used_by", "created_by",
-    )  # fmt: skip
+        "id",
+        "cluster",
+        "role",
+        "node",
+        "expires_at",
+        "used_at",
+        "used_by",
+        "created_by",
+    )
     list_filter = ("cluster", "role")
     fields = ("cluster", "role", "expires_at")
 

@@ -49,11 +49,12 @@ class DeviceForm(PlainModelForm):
 
     def clean_slots(self) -> int:
         slots: int = self.cleaned_data["slots"]
-        held = held_slots([self.instance]).get(self.instance.pk, 0)
-        if slots < held:
-            who = "a job holds" if held == 1 else f"{held} jobs hold"
+        slots_held = held_slots([self.instance]).get(self.instance.pk, 0)
+        if slots < slots_held:
+            holders = "a job holds" if slots_held == 1 else f"{slots_held} jobs hold"
             raise ValidationError(
-                f"must be from {held} to {MOST_SLOTS}: {who} it now; cancel or move one, or wait"
+                f"must be from {slots_held} to {MOST_SLOTS}: {holders} it now; cancel or move one,"
+                " or wait"
                 " until it has ended"
             )
         return slots
@@ -72,5 +73,5 @@ def _parameters_help(policy: str) -> str:
     for parameter in parameters_of(policy):
         values = f"{parameter.values}, default {parameter.default}"
         parameters.append(f"{parameter.name} ({values}): {parameter.meaning}")
-    listed = "; ".join(parameters) or "none"
-    return f"A JSON object. Of {policy}: {listed}. Empty for the defaults."
+    description = "; ".join(parameters) or "none"
+    return f"A JSON object. Of {policy}: {description}. Empty for the defaults."

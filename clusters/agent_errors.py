@@ -14,9 +14,19 @@ from loadmaster.protocol import (
     Registration,
 )
 
+_HEADERS: dict[int, dict[str, str]] = {
+    401: {"WWW-Authenticate": "Bearer"},
+    503: {"Retry-After": "1"},
+}
+"""Headers of every refusal with a status."""
+
 
 class AgentCallError(Exception):
-    """Refused call; `field` names the place in the request, `expected` what would be right."""
+    """Refused call of an agent.
+
+    `status`: of the HTTP answer. `field`: the wrong field of the request. `expected`: its right
+    value.
+    """
 
     def __init__(
         self,
@@ -44,12 +54,6 @@ class AgentCallError(Exception):
         if self.expected is not None:
             error["expected"] = self.expected
         return {"error": error}
-
-
-_HEADERS: dict[int, dict[str, str]] = {
-    401: {"WWW-Authenticate": "Bearer"},
-    503: {"Retry-After": "1"},
-}
 
 
 def invalid(field: str, problem: str) -> AgentCallError:
@@ -91,14 +95,14 @@ def stale_assignment(detail: str) -> AgentCallError:
 INT = 2_147_483_647
 """Largest integer that a column of the database holds."""
 
+# The most that a node may have:
 MOST_CORES = 4096
 MOST_NODE_MEMORY_GB = 65_536
 MOST_FEATURES = 64
-"""Most cores, memory and features of a node."""
 
 
 def check_text(field: str, text: str, longest: int, *, empty: bool = True) -> None:
-    """Refuse a text that is too long or cannot be printed, and unless `empty` an empty one."""
+    """Refuse a text that is too long or cannot be printed, or is empty without `empty`."""
     if len(text) > longest:
         raise invalid(field, f"may have at most {longest} characters, not {len(text)}")
     if not text.isprintable():
@@ -142,10 +146,11 @@ def check_devices(devices: tuple[DeviceReport, ...]) -> None:
         )
 
 
-def check_launches(known: tuple[KnownAssignment, ...]) -> None:
+def check_launches(launches: tuple[KnownAssignment, ...]) -> None:
     """Refuse a list of more launches than a node may have: the server looks up each of them."""
-    if len(known) > MOST_LAUNCHES:
-        raise invalid("assignments", f"a node may have {MOST_LAUNCHES} launches, not {len(known)}")
+    count = len(launches)
+    if count > MOST_LAUNCHES:
+        raise invalid("assignments", f"a node may have {MOST_LAUNCHES} launches, not {count}")
 
 
 def check_features(features: tuple[str, ...]) -> None:
@@ -156,16 +161,16 @@ def check_features(features: tuple[str, ...]) -> None:
         check_text(f"features[{index}]", name, 63)
 
 
-def check_registration(words: Registration) -> None:
+def check_registration(registration: Registration) -> None:
     """Refuse a registration that the database cannot hold or that contradicts itself."""
-    check_text("machine_id", words.machine_id, 100, empty=False)
-    check_text("boot_id", words.boot_id, 100)
-    if words.name:
-        check_text("name", words.name, 100)
+    check_text("machine_id", registration.machine_id, 100, empty=False)
+    check_text("boot_id", registration.boot_id, 100)
+    if registration.name:
+        check_text("name", registration.name, 100)
     else:
-        check_text("hostname", words.hostname, 100, empty=False)
-    check_text("rack", words.rack, 63)
-    check_number("cores", words.cores, 0, MOST_CORES)
-    check_number("memory_gb", words.memory_gb, 0, MOST_NODE_MEMORY_GB)
-    check_features(words.features)
-    check_devices(words.devices)
+        check_text("hostname", registration.hostname, 100, empty=False)
+    check_text("rack", registration.rack, 63)
+    check_number("cores", registration.cores, 0, MOST_CORES)
+    check_number("memory_gb", registration.memory_gb, 0, MOST_NODE_MEMORY_GB)
+    check_features(registration.features)
+    check_devices(registration.devices)

@@ -1,8 +1,8 @@
 """Power caps by hour: entries as operators wrote them become steps over time. Pure.
 
-Keys are power_cap_w, from, to, days (0 is Monday), valid_from and valid_until; all but the watts
-may be left out. Hours are of the cluster's wall clock, "to" 00:00 is the day's end, both dates are
-included. The lowest of several caps holds, beside the cluster's constant one.
+The keys of an entry are power_cap_w, from, to, days (0 is Monday), valid_from and valid_until; all
+but the watts may be left out. Hours are of the cluster's wall clock, "to" 00:00 is the day's end,
+and both dates are included. Of several caps the lowest holds.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -11,6 +11,7 @@ from datetime import date, datetime, time
 from functools import partial
 from itertools import groupby, pairwise
 from math import isfinite
+from operator import itemgetter
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
@@ -20,6 +21,8 @@ from policies.contract.snapshot import PowerCapStep
 T = TypeVar("T")
 
 EVERY_DAY = "0123456"
+"""Days of an entry that names none."""
+
 FIELDS = ("power_cap_w", "from", "to", "days", "valid_from", "valid_until")
 """Keys of an entry."""
 
@@ -54,7 +57,10 @@ def read_cap_hours(entries: object) -> tuple[CapHours, ...]:
             'must be a list such as [{"power_cap_w": 2000, "from": "08:00", "to": "20:00", "days":'
             ' "01234"}]'
         )
-    return tuple(_read_entry(f"entry {i}", entry) for i, entry in enumerate(entries, 1))
+    hours = []
+    for number, entry in enumerate(entries, 1):
+        hours.append(_read_entry(f"entry {number}", entry))
+    return tuple(hours)
 
 
 def cap_steps(
@@ -76,11 +82,11 @@ def cap_steps(
     edges = set(wall_clock_edges(times, zone_info, from_s, to_s))
 
     # 2. The lowest cap between each two of them; neighbours with the same cap become one step.
-    bounds = [from_s, *sorted(edge for edge in edges if from_s < edge < to_s), to_s]
-    pieces = []
-    for begin_s, end_s in pairwise(bounds):
-        pieces.append((begin_s, end_s, _lowest(caps, zone_info, begin_s, end_s)))
-    return _merged(pieces)
+    inner_edges = [edge_s for edge_s in edges if from_s < edge_s < to_s]
+    intervals = []
+    for begin_s, end_s in pairwise([from_s, *sorted(inner_edges), to_s]):
+        intervals.append((begin_s, end_s, _lowest_between(caps, zone_info, begin_s, end_s)))
+    return _join_equal(intervals)
 
 
 def lowest_cap_w(
@@ -88,7 +94,7 @@ def lowest_cap_w(
 ) -> float | None:
     """Return the lowest cap in watts within [from_s, to_s], both included; None if unlimited.
 
-    `constant_w`: the cluster's cap at all times.
+    `constant_w`: the cluster's cap for all times; None without one.
     """
     caps = [step.power_cap_w for step in steps if step.from_s <= to_s and step.to_s > from_s]
     if constant_w is not None:
@@ -96,27 +102,32 @@ def lowest_cap_w(
     return min(caps, default=None)
 
 
-def _lowest(caps: Sequence[CapHours], zone: ZoneInfo, from_s: float, to_s: float) -> float | None:
-    """Return the lowest cap in watts in the middle of an interval in which no cap changes."""
+def _lowest_between(
+    caps: Sequence[CapHours], zone: ZoneInfo, from_s: float, to_s: float
+) -> float | None:
+    """Return the lowest cap in watts in an interval in which no cap changes, read in its middle."""
     local = datetime.fromtimestamp((from_s + to_s) / 2, zone)
     return min((cap.power_cap_w for cap in caps if cap.covers(local)), default=None)
 
 
-def _merged(pieces: Iterable[tuple[float, float, float | None]]) -> tuple[PowerCapStep, ...]:
-    """Join neighbouring intervals with the same cap, and leave out those without one."""
+def _join_equal(intervals: Iterable[tuple[float, float, float | None]]) -> tuple[PowerCapStep, ...]:
+    """Join neighbouring intervals with the same cap, and leave out those without one.
+
+    An interval is (begin, end, watts of its cap).
+    """
     steps = []
-    for watts, group in groupby(pieces, key=lambda piece: piece[2]):
+    for watts, group in groupby(intervals, key=itemgetter(2)):
         if watts is None:
             continue
         neighbours = list(group)
-        first_s, _, _ = neighbours[0]
-        _, last_s, _ = neighbours[-1]
-        steps.append(PowerCapStep(first_s, last_s, watts))
+        begin_s, _, _ = neighbours[0]
+        _, end_s, _ = neighbours[-1]
+        steps.append(PowerCapStep(begin_s, end_s, watts))
     return tuple(steps)
 
 
 def _read_entry(where: str, entry: object) -> CapHours:
-    """Read an entry. Raises CapHoursError; `where` names the entry in its text."""
+    """Read an entry. Raises CapHoursError, whose text begins with `where`."""
     # 1. Its keys.
     if not isinstance(entry, dict):
         raise CapHoursError(f"{where}: must be an object with {', '.join(FIELDS)}")
@@ -124,10 +135,11 @@ def _read_entry(where: str, entry: object) -> CapHours:
         if name not in FIELDS:
             raise CapHoursError(f"{where}: {name!r} is no field; known are: {', '.join(FIELDS)}")
 
-    def read(name: str, default: object, reader: Callable[[Any], T], expected: str) -> T:
+    def read(name: str, default: object, parse: Callable[[Any], T], expected: str) -> T:
+        """Parse the value of a key; `expected` tells the user what it must be."""
         value = entry.get(name, default)
         try:
-            return reader(value)
+            return parse(value)
         except (TypeError, ValueError):
             raise CapHoursError(f"{where}: {name} must be {expected}, not {value!r}") from None
 
@@ -149,13 +161,15 @@ def _read_entry(where: str, entry: object) -> CapHours:
 
     # 4. Its watts and days.
     watts = read("power_cap_w", None, _watts, "a number of watts >= 0")
-    some_days = 'digits, 0 for Monday to 6 for Sunday, such as "01234"'
-    days = read("days", EVERY_DAY, _days, some_days)
+    digits = 'digits, 0 for Monday to 6 for Sunday, such as "01234"'
+    days = read("days", EVERY_DAY, _days, digits)
     return CapHours(watts, from_time, to_time, days, valid_from, valid_until)
 
 
+# Parsers of values, which raise TypeError or ValueError.
+
+
 def _watts(value: Any) -> float:
-    """Read watts. Raises ValueError, as do the other readers."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not isfinite(value) or value < 0:
         raise ValueError

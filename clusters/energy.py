@@ -19,13 +19,13 @@ from policies.contract.snapshot import PriceInterval
 
 HOUR_S = 3600.0
 JOULES_PER_KWH = 3_600_000.0
-_SCAN_S = 6 * HOUR_S
-"""Step in seconds of the search for clock changes, of which two are never as close."""
+_SCAN_STEP_S = 6 * HOUR_S
+"""Step of the search for clock changes: two changes are always further apart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Price for hours of some days: `days` 0 (Monday) .. 6; `to_time` 00:00 is midnight."""
+    """Price for hours of some days: `days` 0 (Monday) .. 6; `to_time` 00:00 is the day's end."""
 
     days: frozenset[int]
     from_time: time
@@ -65,19 +65,20 @@ class Tariff:
 
     def price_at(self, local: datetime) -> float:
         """Return the price per kWh at a wall-clock time of the cluster."""
-        part = self._part_at(local)
-        return self.default_price_per_kwh if part is None else part.price_per_kwh
+        source = self._price_source(local)
+        return self.default_price_per_kwh if source is None else source.price_per_kwh
 
     def emissions_at(self, local: datetime) -> float:
         """Return the grams of CO2 per kWh at a time: the step's or band's, else the tariff's."""
-        part = self._part_at(local)
-        if part is None or part.emissions_g_per_kwh is None:
+        source = self._price_source(local)
+        if source is None or source.emissions_g_per_kwh is None:
             return self.emissions_g_per_kwh
-        return part.emissions_g_per_kwh
+        return source.emissions_g_per_kwh
 
-    def _part_at(self, local: datetime) -> SeriesStep | Band | None:
+    def _price_source(self, local: datetime) -> SeriesStep | Band | None:
         """Return the step or band that holds at a time; None if no band covers it."""
         if self.steps:
+            # The last step that has begun; the first one also holds before itself.
             index = bisect_right(self.steps, local.timestamp(), key=attrgetter("from_s")) - 1
             return self.steps[max(0, index)]
         for band in self.bands:
@@ -117,7 +118,7 @@ def energy_cost(
     The first step holds before itself too, and the last one after itself. Without steps it is 0.
     """
     cost = 0.0
-    for since_s, until_s, step in _pieces(from_s, to_s, steps):
+    for since_s, until_s, step in _overlaps(from_s, to_s, steps):
         cost += cost_per_hour(power_w, step) * (until_s - since_s) / HOUR_S
     return cost
 
@@ -142,14 +143,15 @@ def priced(power_w: float, from_s: float, to_s: float, steps: Sequence[PriceInte
     """
     kwh = energy_kwh(power_w, from_s, to_s)
     if not steps:
-        return Priced(kwh, kwh)
+        return Priced(kwh=kwh, facility_kwh=kwh)
     facility_kwh = 0.0
     emissions_g = 0.0
-    for since_s, until_s, step in _pieces(from_s, to_s, steps):
+    for since_s, until_s, step in _overlaps(from_s, to_s, steps):
         step_kwh = energy_kwh(power_w, since_s, until_s) * step.pue
         facility_kwh += step_kwh
         emissions_g += step_kwh * step.emissions_g_per_kwh
-    return Priced(kwh, facility_kwh, energy_cost(power_w, from_s, to_s, steps), emissions_g)
+    cost = energy_cost(power_w, from_s, to_s, steps)
+    return Priced(kwh, facility_kwh, cost, emissions_g)
 
 
 def price_intervals(
@@ -168,34 +170,40 @@ def price_intervals(
 
     # 2. All times at which a price may change.
     edges = {pue.effective_from_s for pue in pue_versions}
-    times = set()
+    band_times = set()
     for version in versions:
         edges.add(version.effective_from_s)
         edges.add(version.until_s)
         edges.update(step.from_s for step in version.steps)
         for band in version.bands:
-            times.add(band.from_time)
-            times.add(band.to_time)
+            band_times.add(band.from_time)
+            band_times.add(band.to_time)
     zone_info = ZoneInfo(zone)
-    edges.update(wall_clock_edges(times, zone_info, from_s, to_s))
+    edges.update(wall_clock_edges(band_times, zone_info, from_s, to_s))
 
-    # 3. The price between each two of them; steps with the same price become one.
-    bounds = [from_s, *sorted(edge for edge in edges if from_s < edge < to_s), to_s]
-    steps = []
-    for begin_s, end_s in pairwise(bounds):
-        steps.append(_step(versions, pue_versions, zone_info, begin_s, end_s))
-    return tuple(_merged(steps))
+    # 3. The price between each two of them; neighbours with the same price become one interval.
+    inner_edges = [edge_s for edge_s in edges if from_s < edge_s < to_s]
+    intervals = []
+    for begin_s, end_s in pairwise([from_s, *sorted(inner_edges), to_s]):
+        intervals.append(_price_interval(versions, pue_versions, zone_info, begin_s, end_s))
+    return tuple(_join_equal(intervals))
 
 
-def _step(
+def _price_interval(
     tariffs: Sequence[Tariff], pues: Sequence[Pue], zone: ZoneInfo, from_s: float, to_s: float
 ) -> PriceInterval:
-    """Return the price step between two edges, read in the middle: rounding matters at edges."""
+    """Return the price between two edges, read in the middle: edges may be rounded.
+
+    `tariffs` and `pues` are in order of time.
+    """
+    # 1. The last PUE that has begun.
     middle_s = (from_s + to_s) / 2
     pue = 1.0
     for version in pues:
         if version.effective_from_s <= middle_s:
             pue = version.pue
+
+    # 2. The last tariff that has begun and is not over.
     tariff = None
     for candidate in reversed(tariffs):
         if candidate.effective_from_s <= middle_s < candidate.until_s:
@@ -207,10 +215,10 @@ def _step(
     return PriceInterval(from_s, to_s, tariff.price_at(local), pue, tariff.emissions_at(local))
 
 
-def _merged(steps: Iterable[PriceInterval]) -> Iterator[PriceInterval]:
-    """Join neighbouring steps with the same price, PUE and emissions."""
+def _join_equal(intervals: Iterable[PriceInterval]) -> Iterator[PriceInterval]:
+    """Join neighbouring intervals with the same price, PUE and emissions."""
     prices_of = attrgetter("price_per_kwh", "pue", "emissions_g_per_kwh")
-    for prices, group in groupby(steps, key=prices_of):
+    for prices, group in groupby(intervals, key=prices_of):
         neighbours = list(group)
         yield PriceInterval(neighbours[0].from_s, neighbours[-1].to_s, *prices)
 
@@ -223,31 +231,33 @@ def wall_clock_edges(
     A time that the clock repeats on a day is yielded for both occurrences.
     """
     yield from _clock_changes(zone, from_s, to_s)
-    edges = {time(0), *times}
     day = datetime.fromtimestamp(from_s, zone).date()
     last_day = datetime.fromtimestamp(to_s, zone).date()
     while day <= last_day:
-        for edge in edges:
+        for wall_clock_time in {time(0), *times}:
             for fold in (0, 1):
-                yield datetime.combine(day, edge, zone).replace(fold=fold).timestamp()
+                moment = datetime.combine(day, wall_clock_time, zone)
+                yield moment.replace(fold=fold).timestamp()
         day += timedelta(days=1)
 
 
 def _clock_changes(zone: ZoneInfo, from_s: float, to_s: float) -> Iterator[float]:
-    """Yield the Unix seconds of clock changes, each found by bisection."""
-    at_s = float(int(from_s))
-    while at_s < to_s:
-        before_s = at_s
-        after_s = at_s + _SCAN_S
-        if _offset(zone, before_s) != _offset(zone, after_s):
+    """Yield the Unix seconds of clock changes, to the second."""
+    scan_s = float(int(from_s))
+    while scan_s < to_s:
+        old_offset = _offset(zone, scan_s)
+        before_s = scan_s
+        after_s = scan_s + _SCAN_STEP_S
+        if _offset(zone, after_s) != old_offset:
+            # Bisect: the clock changes after `before_s` and by `after_s`.
             while after_s - before_s > 1.0:
                 middle_s = (before_s + after_s) // 2
-                if _offset(zone, middle_s) == _offset(zone, at_s):
+                if _offset(zone, middle_s) == old_offset:
                     before_s = middle_s
                 else:
                     after_s = middle_s
             yield after_s
-        at_s += _SCAN_S
+        scan_s += _SCAN_STEP_S
 
 
 def _offset(zone: ZoneInfo, at_s: float) -> timedelta | None:
@@ -255,10 +265,13 @@ def _offset(zone: ZoneInfo, at_s: float) -> timedelta | None:
     return datetime.fromtimestamp(at_s, UTC).astimezone(zone).utcoffset()
 
 
-def _pieces(
+def _overlaps(
     from_s: float, to_s: float, steps: Sequence[PriceInterval]
 ) -> Iterator[tuple[float, float, PriceInterval]]:
-    """Yield begin and end of the part of [from_s, to_s] in each step, with the step."""
+    """Yield each step that [from_s, to_s] overlaps, after the overlap's begin and end.
+
+    The first step holds before itself too, and the last one after itself.
+    """
     last_index = len(steps) - 1
     for index, step in enumerate(steps):
         since_s = from_s if index == 0 else max(from_s, step.from_s)

@@ -23,7 +23,7 @@ from loadmaster.text_formats import TextError, decode
 
 
 class SeriesForm(forms.Form):
-    """A series of prices as a CSV file, for one cluster."""
+    """Form to upload a series of prices of a cluster as a CSV file."""
 
     cluster = forms.ModelChoiceField(
         Cluster.objects.order_by("name"), widget=UnfoldAdminSelectWidget
@@ -57,8 +57,8 @@ class SeriesForm(forms.Form):
 class BandInline(OperatorInline):
     model = TariffBand
 
-    # The bands of a version are added with it; later it does not change.
     def _while_new(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Permit operators to add the bands of a new version; a saved one never changes."""
         return obj is None and self._by_operators(request)
 
     has_add_permission = _while_new
@@ -72,9 +72,14 @@ class BandInline(OperatorInline):
 @admin.register(EnergyTariff)
 class EnergyTariffAdmin(AppendOnly):
     list_display = (
-        "cluster", "name", "effective_from", "effective_until", "default_price_per_kwh",
-        "emissions_g_per_kwh", "created_by",
-    )  # fmt: skip
+        "cluster",
+        "name",
+        "effective_from",
+        "effective_until",
+        "default_price_per_kwh",
+        "emissions_g_per_kwh",
+        "created_by",
+    )
     list_filter = ("cluster", "effective_from")
     inlines = (BandInline,)
     actions = ("new_version",)
@@ -84,7 +89,7 @@ class EnergyTariffAdmin(AppendOnly):
 
     @detail_action(description="Add a series", url_path="series")
     def add_series_of_prices(self, request: HttpRequest) -> HttpResponse:
-        """Form and upload of a series of prices."""
+        """Show the form of a series, and add the series that is uploaded."""
         form = SeriesForm(request.POST or None, request.FILES or None)
         if request.method == "POST" and form.is_valid():
             tariff = form.save(request)
@@ -101,7 +106,7 @@ class EnergyTariffAdmin(AppendOnly):
         return render(request, "admin/tariff_series.html", context)
 
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
-        """Trigger a round once the bands are saved too."""
+        """Save the bands, then ask for a round that sees them."""
         super().save_related(request, form, formsets, change)
         costs_changed([form.instance.cluster])
 
@@ -110,7 +115,7 @@ class EnergyTariffAdmin(AppendOnly):
         super().save_model(request, obj, form, change)
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        """Fill the form from the version to copy, without its start: the new one begins now."""
+        """Return the values of the version to copy; the new version begins now."""
         copied = _copied_tariff(request)
         if copied is None:
             return super().get_changeform_initial_data(request)
@@ -124,7 +129,7 @@ class EnergyTariffAdmin(AppendOnly):
     def get_formset_kwargs(
         self, request: HttpRequest, obj: Any, inline: Any, prefix: str
     ) -> dict[str, Any]:
-        """Fill the bands from the version to copy when the form is first shown, not on a POST."""
+        """Fill in the bands of the version to copy when the form is first shown."""
         kwargs: dict[str, Any] = super().get_formset_kwargs(request, obj, inline, prefix)
         bands = _copied_bands(request)
         if request.method == "GET" and bands:
@@ -152,7 +157,7 @@ def _redirect_to_copy(pk: int) -> HttpResponseRedirect:
 
 
 def _copied_tariff(request: HttpRequest) -> EnergyTariff | None:
-    """Return the version that the form is to be filled from, if there is one."""
+    """Return the version that the address names as `copy`, if any."""
     key = request.GET.get("copy", "")
     if not key.isdecimal():
         return None
@@ -160,12 +165,12 @@ def _copied_tariff(request: HttpRequest) -> EnergyTariff | None:
 
 
 def _copied_bands(request: HttpRequest) -> list[dict[str, Any]]:
-    """Return the bands of the version to copy."""
+    """Return the values of the bands of the version to copy."""
     copied = _copied_tariff(request)
     if copied is None:
         return []
-    names = ("days", "from_time", "to_time", "price_per_kwh", "emissions_g_per_kwh")
-    return list(copied.bands.values(*names))
+    fields = ("days", "from_time", "to_time", "price_per_kwh", "emissions_g_per_kwh")
+    return list(copied.bands.values(*fields))
 
 
 @admin.register(PueRecord)

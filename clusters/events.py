@@ -1,6 +1,7 @@
-"""Rescheduling events, which request a round; one round answers all pending ones.
+"""Rescheduling events, which ask for a round; one round answers all pending ones.
 
-A hint makes a worker look for events at once. The reconciler finds events whose hint was lost.
+After an event a hint is sent: a task that makes a worker look for events at once. The reconciler
+finds events whose hint was lost.
 """
 
 import logging
@@ -64,11 +65,11 @@ def note_nodes_joined(nodes: Iterable[tuple[int, UUID]]) -> None:
 
 def hint_arrived(cluster_id: int) -> None:
     """Note that a worker looks for events now: later events need a new hint."""
-    forget(_key(cluster_id), _after(cluster_id))
+    forget(_hint_key(cluster_id), _backoff_key(cluster_id))
 
 
 def forget(*keys: str) -> None:
-    """Let the next call of `is_first` with one of these keys be the first again."""
+    """Forget earlier calls of `is_first` with these keys: the next one is the first again."""
     try:
         cache.delete_many(keys)
     except (RedisError, OSError) as error:
@@ -76,20 +77,20 @@ def forget(*keys: str) -> None:
 
 
 def hint_after(cluster_id: int, backoff_s: float) -> None:
-    """Hint a worker after the cluster's backoff; events until then need no hint of their own."""
+    """Send a hint that arrives after the cluster's backoff; events until then send none."""
     lives_s = max(HINT_LIVES_S, math.ceil(backoff_s))
-    if is_first(_after(cluster_id), lives_s):
-        is_first(_key(cluster_id), lives_s)
-        _send(cluster_id, countdown=backoff_s)
+    if is_first(_backoff_key(cluster_id), lives_s):
+        is_first(_hint_key(cluster_id), lives_s)  # counts as pending until it arrives
+        _send_round_task(cluster_id, countdown=backoff_s)
 
 
 def _hint(cluster_id: int) -> None:
     """Send a hint, unless one is pending."""
-    if is_first(_key(cluster_id), HINT_LIVES_S):
-        _send(cluster_id)
+    if is_first(_hint_key(cluster_id), HINT_LIVES_S):
+        _send_round_task(cluster_id)
 
 
-def _send(cluster_id: int, countdown: float | None = None) -> None:
+def _send_round_task(cluster_id: int, countdown: float | None = None) -> None:
     """Send the task of a round, to run after `countdown` seconds."""
     try:
         current_app.send_task(ROUND_TASK, (cluster_id,), countdown=countdown)
@@ -106,9 +107,9 @@ def is_first(key: str, lives_s: int) -> bool:
         return True
 
 
-def _key(cluster_id: int) -> str:
+def _hint_key(cluster_id: int) -> str:
     return f"hint:{cluster_id}"
 
 
-def _after(cluster_id: int) -> str:
+def _backoff_key(cluster_id: int) -> str:
     return f"backoff:{cluster_id}"

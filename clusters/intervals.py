@@ -1,8 +1,8 @@
-"""Intervals between server and agents.
+"""Intervals between server and agents: heartbeat, lease, grace and margin.
 
-heartbeat = max(cluster's heartbeat, nodes / HEARTBEATS_PER_S). If that stretches it, the lease is
-at least four heartbeats. The agent counts a lease from the *sending* of its renewal, the server
-from the *receipt*, so the server's lease ends later.
+heartbeat = max(cluster's heartbeat, nodes / HEARTBEATS_PER_S). If the number of nodes stretches it,
+the lease is at least four heartbeats. The agent counts a lease from the *sending* of its renewal,
+the server from the *receipt*, so the server's lease ends later.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ KEEP_LEASE_S = 600.0
 def intervals(
     heartbeat_s: float, lease_s: float, grace_s: float, margin_s: float, nodes: int
 ) -> Intervals:
-    """Return intervals in seconds, stretched if so many nodes would send too many heartbeats."""
+    """Return the intervals in seconds, stretched if `nodes` would send too many heartbeats."""
     stretched_s = nodes / HEARTBEATS_PER_S
     if stretched_s > heartbeat_s:
         return Intervals(stretched_s, max(lease_s, 4 * stretched_s), grace_s, margin_s)
@@ -39,14 +39,14 @@ def job_lease_s(clock: Intervals, on_disconnect: str) -> float:
 
 
 def is_silent(session_expires_at: datetime | None) -> bool:
-    """Return True if the node's agent has no live session: the reconciler ends silent ones."""
+    """Return True if a node's agent has no session: the reconciler ends those of silent agents."""
     return session_expires_at is None
 
 
 def after_lease_s(clock: Intervals, promised_grace_s: float | None = None) -> float:
-    """Return the seconds after a lease's end until its job counts as ended: grace and margin.
+    """Return the seconds from a lease's end until its job counts as ended: grace and margin.
 
-    `promised_grace_s`: the grace that its launch was promised, which may be longer.
+    `promised_grace_s`: the grace that was promised at the launch, which may be longer.
     """
     return max(clock.grace_s, promised_grace_s or 0.0) + clock.margin_s
 

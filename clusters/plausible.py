@@ -1,6 +1,6 @@
 """Implausible figures of nodes: an agent may report anything, and bills and pages use it. Pure.
 
-A figure beyond its bounds is dropped, and counted by its name. The rest of the report stays.
+A figure beyond its bounds is dropped, and counted by its name. The rest of the report is kept.
 """
 
 from collections.abc import Iterable
@@ -11,8 +11,8 @@ from loadmaster.protocol import MOST_DEVICES, DeviceReport, DeviceSample
 from loadmaster.samples import UsageSample
 
 PEAKS = 1.5
-"""Multiple of its type's peak that a GPU may draw, and of its node's cores and memory that a job
-may use: short peaks above the nominal figure are real."""
+"""Plausible multiple of a nominal figure, as short peaks above it are real: of the peak watts of a
+GPU's type, and of the cores and memory of a node."""
 
 CLOCK_S = 60.0
 """Seconds by which a node's clock may be ahead of the server's."""
@@ -25,6 +25,8 @@ MOST_MEMORY_GB = 4096.0
 """Largest memory of a GPU."""
 
 MOST_DISK_GB = 1e7
+"""Largest free room on a node's disk."""
+
 LONGEST_TROUBLE = 200
 """Most characters of the trouble of a GPU."""
 
@@ -40,7 +42,7 @@ class Machine:
 
 @dataclass(slots=True)
 class Dropped:
-    """Figures that were dropped: their number and the newest one, by name."""
+    """Figures that were dropped; `figures`: how many, and the newest one, by name."""
 
     figures: dict[str, tuple[int, float]] = field(default_factory=dict)
 
@@ -50,14 +52,14 @@ class Dropped:
         self.figures[name] = (count + 1, value)
 
     def within(self, name: str, value: float | None, least: float, most: float) -> float | None:
-        """Return the value if it is within its bounds or unknown, else None."""
+        """Return a value within its bounds, else None; one out of bounds is noted."""
         if value is None or least <= value <= most:
             return value
         self.note(name, value)
         return None
 
     def in_time(self, at_s: float, now_s: float) -> float:
-        """Return a time in Unix seconds; in place of one in the future or below 0, `now_s`."""
+        """Return a time in Unix seconds, or `now_s` for a time in the future or below 0."""
         if 0.0 <= at_s <= now_s + CLOCK_S:
             return at_s
         self.note("time", at_s)
@@ -71,19 +73,23 @@ def device_samples(
     all_samples = tuple(samples)
     if len(all_samples) > MOST_DEVICES:
         dropped.note("devices", len(all_samples))
-    kept = all_samples[:MOST_DEVICES]
-    return tuple([_device_sample(sample, peak_w, dropped) for sample in kept])
+    plausible = []
+    for sample in all_samples[:MOST_DEVICES]:
+        plausible.append(_device_sample(sample, peak_w, dropped))
+    return tuple(plausible)
 
 
 def trouble_of(device: DeviceReport | DeviceSample) -> str:
-    """Return the trouble of a device, as it is kept and shown."""
+    """Return the trouble of a device as it is stored and shown."""
     return shown_trouble(device.trouble)
 
 
 def shown_trouble(text: str) -> str:
-    """Return the text of a trouble without control characters, cut to LONGEST_TROUBLE."""
-    characters = [c if c.isprintable() else "?" for c in text[:LONGEST_TROUBLE]]
-    return "".join(characters)
+    """Return a trouble of at most LONGEST_TROUBLE characters, with "?" for unprintable ones."""
+    shown = ""
+    for character in text[:LONGEST_TROUBLE]:
+        shown += character if character.isprintable() else "?"
+    return shown
 
 
 def room_gb(disk_free_gb: float | None, dropped: Dropped) -> float | None:
@@ -92,7 +98,7 @@ def room_gb(disk_free_gb: float | None, dropped: Dropped) -> float | None:
 
 
 def _device_sample(sample: DeviceSample, peak_w: float, dropped: Dropped) -> DeviceSample:
-    """Return a sample with None in place of implausible figures."""
+    """Return a sample of a GPU with None in place of implausible figures."""
     bounds = {
         "gpu_fraction": (0.0, 1.0),
         "memory_used_gb": (0.0, MOST_MEMORY_GB),
@@ -110,7 +116,7 @@ def _device_sample(sample: DeviceSample, peak_w: float, dropped: Dropped) -> Dev
 def usage_samples(
     samples: Iterable[UsageSample], machine: Machine, gpus: int, now_s: float, dropped: Dropped
 ) -> tuple[UsageSample, ...]:
-    """Return the samples of a launch on so many GPUs without implausible figures.
+    """Return the samples of a launch on `gpus` GPUs, with None in place of implausible figures.
 
     A sample with implausible cores or memory is left out.
     """

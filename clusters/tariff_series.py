@@ -1,7 +1,7 @@
 """Series of prices: one for each hour or quarter of an hour, as day-ahead markets publish them.
 
-A series is a CSV with a header: the start of each step, and its price per kWh or MWh. Times without
-an offset are wall-clock times in the cluster's time zone, which has one hour in autumn twice.
+A series is a CSV with a header, and a line for each step: its start, and its price per kWh or MWh.
+Times without an offset are wall-clock times of the cluster, of which one hour in autumn is twice.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,21 +22,24 @@ from controlplane.audit.record import record
 from loadmaster import text_formats
 from loadmaster.text_formats import delimiter_of, moment, plain_number, without_mark
 
-STARTS = ("start", "from", "time", "datetime", "timestamp")
-"""Names of the column of times, of which a file has one."""
+START_COLUMNS = ("start", "from", "time", "datetime", "timestamp")
+"""Possible names of the column of starts; a file has one."""
 
-PRICES = {"price_per_kwh": Decimal(1), "price_per_mwh": Decimal(1000)}
-"""Names of the column of prices, of which a file has one, with the kWh of its unit."""
+PRICE_COLUMNS = {"price_per_kwh": Decimal(1), "price_per_mwh": Decimal(1000)}
+"""Possible names of the column of prices, with the kWh of their unit; a file has one."""
 
-EMISSIONS = "emissions_g_per_kwh"
-"""Name of the column of emissions, which may be missing."""
+EMISSIONS_COLUMN = "emissions_g_per_kwh"
+"""Name of the column of emissions; a file may have none."""
 
 SHORTEST_STEP = timedelta(minutes=5)
 MOST_STEPS = 40_000
-"""A year of quarter-hours has 35,136."""
+"""Most steps of a series; a year of quarter-hours has 35,136."""
 
 MOST_PRICE = Decimal(1000)
+"""Bound of a price per kWh, above and below 0."""
+
 DECIMALS = Decimal("0.00000001")
+"""Places of a price in the database."""
 
 Record = tuple[int, list[str]]
 """Line number and fields of a record of the CSV."""
@@ -48,7 +51,7 @@ class SeriesError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Price per kWh and emissions in g/kWh from `start` (UTC) on; `line`: its line in the file."""
+    """Price per kWh and emissions in g/kWh from `start` (UTC) on, from this `line` of the file."""
 
     line: int
     start: datetime
@@ -88,14 +91,14 @@ def read_series(text: str, zone: str) -> Series:
         raise SeriesError(f"has more than {MOST_STEPS:,} steps; add them as several series")
 
     # 2. Read each record by the header, and check that each step begins where the last one ends.
-    columns = _columns(table[0])
-    steps = list(_steps(table[1:], columns, delimiter, ZoneInfo(zone)))
+    columns = _find_columns(table[0])
+    steps = list(_read_steps(table[1:], columns, delimiter, ZoneInfo(zone)))
     return Series(steps, _end(steps, ZoneInfo(zone)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Positions of the columns in a record; `unit_kwh`: kWh of the price's unit."""
+    """Positions of the columns in a record, and their `count`; `unit_kwh`: of the price."""
 
     start: int
     price: int
@@ -104,34 +107,34 @@ class _Columns:
     count: int
 
 
-def _columns(header: Record) -> _Columns:
+def _find_columns(header: Record) -> _Columns:
     """Find the columns by their names in the header. Raises SeriesError."""
     line, fields = header
     names = [field.lower() for field in fields]
-    known = (*STARTS, *PRICES, EMISSIONS)
+    known = (*START_COLUMNS, *PRICE_COLUMNS, EMISSIONS_COLUMN)
     unknown = [name for name in names if name not in known]
     if unknown:
         raise SeriesError(f"line {line}: no such column: {unknown[0]}; known: {', '.join(known)}")
 
     # A series has one column of times, one of prices, and no column twice.
-    starts = [name for name in names if name in STARTS]
-    prices = [name for name in names if name in PRICES]
-    if len(starts) != 1 or len(prices) != 1 or len(set(names)) != len(names):
-        one_of = f"{', '.join(STARTS)}; {', '.join(PRICES)}"
+    start_names = [name for name in names if name in START_COLUMNS]
+    price_names = [name for name in names if name in PRICE_COLUMNS]
+    if len(start_names) != 1 or len(price_names) != 1 or len(set(names)) != len(names):
+        one_of = f"{', '.join(START_COLUMNS)}; {', '.join(PRICE_COLUMNS)}"
         raise SeriesError(f"line {line}: needs one column of times and one of prices: {one_of}")
     emissions = None
-    if EMISSIONS in names:
-        emissions = names.index(EMISSIONS)
+    if EMISSIONS_COLUMN in names:
+        emissions = names.index(EMISSIONS_COLUMN)
     return _Columns(
-        start=names.index(starts[0]),
-        price=names.index(prices[0]),
-        unit_kwh=PRICES[prices[0]],
+        start=names.index(start_names[0]),
+        price=names.index(price_names[0]),
+        unit_kwh=PRICE_COLUMNS[price_names[0]],
         emissions=emissions,
         count=len(names),
     )
 
 
-def _steps(
+def _read_steps(
     records: Sequence[Record], columns: _Columns, delimiter: str, zone: ZoneInfo
 ) -> Iterator[Step]:
     """Read the records below the header. Raises SeriesError."""
@@ -151,7 +154,8 @@ def _steps(
 def _start(line: int, text: str, zone: ZoneInfo, previous_start: datetime | None) -> datetime:
     """Return the start of a step in UTC. Raises SeriesError.
 
-    A wall-clock time that occurs twice is the second one if the first is not after the step before.
+    `previous_start`: of the step before. If a wall-clock time occurs twice and the first occurrence
+    is not after it, the second one is meant.
     """
     try:
         local = moment(text, zone)
@@ -163,7 +167,7 @@ def _start(line: int, text: str, zone: ZoneInfo, previous_start: datetime | None
     if local.tzinfo is not zone:
         return start  # it has an offset of its own
 
-    # A wall-clock time in the hour that is skipped in spring does not survive the way to UTC.
+    # A wall-clock time in the hour that is skipped in spring is another one after a way to UTC.
     if start.astimezone(zone).replace(tzinfo=None) != local.replace(tzinfo=None):
         raise SeriesError(
             f"line {line}: {text} does not exist in {zone.key}, where clocks go forward; leave it"
@@ -229,7 +233,7 @@ def _hours(length: timedelta) -> str:
 def add_series(
     cluster: Cluster, text: str, *, name: str = "", by: User | None = None
 ) -> EnergyTariff:
-    """Save a series as a version of the prices, and trigger one round.
+    """Save a series as a version of the prices, and ask for one round.
 
     Raises SeriesError and ValidationError.
     """
@@ -257,12 +261,12 @@ def add_series(
             )
             rows.append(row)
         TariffStep.objects.bulk_create(rows, batch_size=1000)
-        new = {
+        values = {
             "effective_from": tariff.effective_from,
             "effective_until": series.until,
             "steps": len(series.steps),
             "mean_price": series.mean,
         }
-        record("tariff.add", cluster, new=new, by=by)
+        record("tariff.add", cluster, new=values, by=by)
         costs_changed([cluster])
     return tariff

@@ -20,7 +20,7 @@ LONGEST_STEP = timedelta(days=1)
 
 
 def costs_changed(clusters: Iterable[Cluster]) -> None:
-    """Trigger rounds after a change of tariffs, PUE or watts."""
+    """Ask for rounds of these clusters after a change of tariffs, PUE or watts."""
     for cluster in clusters:
         request_reschedule(cluster, Reason.TARIFF)
 
@@ -35,8 +35,8 @@ def price_steps(
 ) -> tuple[PriceInterval, ...]:
     """Return the prices over [from_s, to_s] (Unix seconds).
 
-    `known_by`: only rows that were there at that time count. `zone`: time zone, if it is not the
-    cluster's.
+    `known_by`: leave out rows that were added later. `zone`: time zone of the tariffs' hours; ""
+    for the cluster's.
     """
     # 1. The tariffs of that time, with the steps of series, and the PUE.
     begin = datetime.fromtimestamp(from_s, UTC)
@@ -50,7 +50,7 @@ def price_steps(
         tariffs = tariffs.filter(created_at__lte=known_by)
         pues = pues.filter(created_at__lte=known_by)
 
-    # 2. The prices; of rows that begin at the same time the last one holds.
+    # 2. The prices; of two rows that begin at the same time the later one holds.
     tariff_versions = []
     for tariff in tariffs.order_by("effective_from", "id"):
         tariff_versions.append(_tariff(tariff, tariff.steps.all()))
@@ -75,15 +75,15 @@ def power_cap_now_w(cluster: Cluster, now_s: float) -> float | None:
 
 def tariff_in_force(cluster: Cluster, at: datetime) -> EnergyTariff | None:
     """Return the tariff in force at a time; None before the first."""
-    begun = EnergyTariff.objects.filter(cluster=cluster, effective_from__lte=at)
-    in_force = begun.exclude(effective_until__lte=at)
+    tariffs = EnergyTariff.objects.filter(cluster=cluster, effective_from__lte=at)
+    in_force = tariffs.exclude(effective_until__lte=at)
     return in_force.order_by("-effective_from", "-id").first()
 
 
 def pue_in_force(cluster: Cluster, at: datetime) -> PueRecord | None:
     """Return the PUE in force at a time; None, which counts as 1, before the first."""
-    begun = PueRecord.objects.filter(cluster=cluster, effective_from__lte=at)
-    return begun.order_by("-effective_from", "-id").first()
+    records = PueRecord.objects.filter(cluster=cluster, effective_from__lte=at)
+    return records.order_by("-effective_from", "-id").first()
 
 
 def price_per_kwh(tariff: EnergyTariff, at: datetime, zone: str) -> float:
@@ -97,29 +97,34 @@ def price_per_kwh(tariff: EnergyTariff, at: datetime, zone: str) -> float:
 def _tariff(row: EnergyTariff, steps: Iterable[TariffStep]) -> Tariff:
     """Return a tariff in the form in which prices are computed."""
     bands = sorted(row.bands.all(), key=lambda band: (band.from_time, band.pk))
+    until_s = inf
+    if row.effective_until is not None:
+        until_s = row.effective_until.timestamp()
     return Tariff(
-        row.effective_from.timestamp(),
-        float(row.default_price_per_kwh),
-        tuple(_band(band) for band in bands),
-        row.emissions_g_per_kwh,
-        inf if row.effective_until is None else row.effective_until.timestamp(),
-        tuple(_step(step) for step in steps),
+        effective_from_s=row.effective_from.timestamp(),
+        default_price_per_kwh=float(row.default_price_per_kwh),
+        bands=tuple(_band(band) for band in bands),
+        emissions_g_per_kwh=row.emissions_g_per_kwh,
+        until_s=until_s,
+        steps=tuple(_step(step) for step in steps),
     )
 
 
 def _step(row: TariffStep) -> SeriesStep:
+    """Return a step of a series in the form in which prices are computed."""
     price = float(row.price_per_kwh)
     return SeriesStep(row.starts_at.timestamp(), price, row.emissions_g_per_kwh)
 
 
 def _band(row: TariffBand) -> Band:
+    """Return a band in the form in which prices are computed."""
     days = frozenset(map(int, row.days))
     price = float(row.price_per_kwh)
     return Band(days, row.from_time, row.to_time, price, row.emissions_g_per_kwh)
 
 
 def add_tariff(tariff: EnergyTariff, bands: Sequence[TariffBand]) -> None:
-    """Save a version of the prices with its bands, and trigger a round. Raises ValidationError."""
+    """Save a version of the prices with its bands, and ask for a round. Raises ValidationError."""
     tariff.full_clean()
     for band in bands:
         band.full_clean(exclude=["tariff"])
@@ -128,6 +133,10 @@ def add_tariff(tariff: EnergyTariff, bands: Sequence[TariffBand]) -> None:
         for band in bands:
             band.tariff = tariff
         TariffBand.objects.bulk_create(bands)
-        new = {"effective_from": tariff.effective_from, "price": tariff.default_price_per_kwh}
-        record("tariff.add", tariff.cluster, new={**new, "bands": len(bands)})
+        values = {
+            "effective_from": tariff.effective_from,
+            "price": tariff.default_price_per_kwh,
+            "bands": len(bands),
+        }
+        record("tariff.add", tariff.cluster, new=values)
         costs_changed([tariff.cluster])

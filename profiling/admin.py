@@ -19,16 +19,31 @@ from profiling.models import (
 class ProfileInline(ReadOnlyInline):
     model = Profile
     fields = readonly_fields = (
-        "gpu_type", "gpus", "spread", "steps_per_s", "source", "published", "samples",
-        "gpu_fraction", "gpu_w", "updated_at",
-    )  # fmt: skip
+        "gpu_type",
+        "gpus",
+        "spread",
+        "steps_per_s",
+        "source",
+        "published",
+        "samples",
+        "gpu_fraction",
+        "gpu_w",
+        "updated_at",
+    )
 
 
 class RunInline(ReadOnlyInline):
     model = ProfileRun
     fields = readonly_fields = (
-        "gpu_type", "gpus", "steps", "state", "failures", "reason", "created_at", "ended_at",
-    )  # fmt: skip
+        "gpu_type",
+        "gpus",
+        "steps",
+        "state",
+        "failures",
+        "reason",
+        "created_at",
+        "ended_at",
+    )
 
 
 @admin.register(Kind)
@@ -43,9 +58,16 @@ class KindAdmin(ReadOnly):
 @admin.register(Profile)
 class ProfileAdmin(ReadOnly):
     list_display = (
-        "kind", "gpu_type", "gpus", "spread", "steps_per_s", "source", "published", "samples",
+        "kind",
+        "gpu_type",
+        "gpus",
+        "spread",
+        "steps_per_s",
+        "source",
+        "published",
+        "samples",
         "updated_at",
-    )  # fmt: skip
+    )
     list_filter = ("source", "published", "gpu_type")
     search_fields = ("kind__name", "kind__digest")
 
@@ -65,9 +87,15 @@ class MeasurementAdmin(ReadOnly):
 @admin.register(PairProfile)
 class PairProfileAdmin(ReadOnly):
     list_display = (
-        "first", "second", "gpu_type", "first_steps_per_s", "second_steps_per_s", "source",
-        "samples", "updated_at",
-    )  # fmt: skip
+        "first",
+        "second",
+        "gpu_type",
+        "first_steps_per_s",
+        "second_steps_per_s",
+        "source",
+        "samples",
+        "updated_at",
+    )
     list_filter = ("source", "gpu_type")
     search_fields = ("first__name", "second__name", "first__digest", "second__digest")
 
@@ -75,17 +103,31 @@ class PairProfileAdmin(ReadOnly):
 @admin.register(PairMeasurement)
 class PairMeasurementAdmin(ReadOnly):
     list_display = (
-        "at", "first", "second", "gpu_type", "first_steps_per_s", "second_steps_per_s",
-        "estimated_first_steps_per_s", "estimated_second_steps_per_s", "held",
-    )  # fmt: skip
+        "at",
+        "first",
+        "second",
+        "gpu_type",
+        "first_steps_per_s",
+        "second_steps_per_s",
+        "estimated_first_steps_per_s",
+        "estimated_second_steps_per_s",
+        "held",
+    )
     list_filter = ("held", "gpu_type")
 
 
 @admin.register(PairRun)
 class PairRunAdmin(ReadOnly):
     list_display = (
-        "first", "second", "gpu_type", "state", "failures", "reason", "created_at", "ended_at",
-    )  # fmt: skip
+        "first",
+        "second",
+        "gpu_type",
+        "state",
+        "failures",
+        "reason",
+        "created_at",
+        "ended_at",
+    )
     list_filter = ("state", "gpu_type")
 
 

@@ -7,6 +7,7 @@ class ProfilingConfig(AppConfig):
     name = "profiling"
 
     def ready(self) -> None:
+        """Ask for profile runs of the kinds of jobs that enter the queue."""
         from jobs.signals import jobs_queued
         from profiling.services import request_profiles
 

@@ -1,24 +1,25 @@
-"""Throughputs that nobody has measured, estimated from those that somebody has. Pure.
+"""Estimates of throughputs that nobody has measured, from measured ones. Pure.
 
-Write s[k,t,g] for the steps per second of kind k on g GPUs of type t. What is known of the kind
-itself is taken as it is; everything else follows from two ratios, averaged in log space.
+Write s[k,t,g] for the steps per second of kind k on g GPUs of type t. Known speeds of the kind
+itself are kept; all others follow from two ratios, averaged in log space.
 
-Between types. The ratio of type u to type t is a weighted geometric mean of what the data sheets
-say, F_u / F_t in TFLOP/s, and of what the *other* kinds show, r[k',t,u] (a geometric mean over the
-counts known on both types; n[t,u] such kinds), with w0 = DATA_SHEET_WEIGHT:
+Between types. The ratio of type u to type t is a weighted geometric mean of the data sheets' ratio
+F_u / F_t in TFLOP/s, and of the ratios r[k',t,u] that *other* kinds k' show (each a geometric mean
+over the numbers of GPUs known on both types; n[t,u] such kinds), with w0 = DATA_SHEET_WEIGHT:
 
     log R(t->u) = (w0 * log(F_u / F_t) + sum_k' log r[k',t,u]) / (w0 + n[t,u])
 
-where each r[k',t,u] is at most MOST_BEYOND_SHEET times, or one MOST_BEYOND_SHEET-th of, F_u / F_t:
-other teams' jobs may have reported anything.
+where each r[k',t,u] is kept within a factor of MOST_BEYOND_SHEET of F_u / F_t: other teams' jobs
+may have reported anything.
 
-Between counts. A step takes T(g) = A + B / g (Amdahl): with p = B / (A + B) the fraction of it that
-GPUs share, the speed-up of g GPUs is S(g) = 1 / (1 - p + p / g). Two known counts of one type give
-p; the kind's own are averaged where it has any, else those of the others with PARALLEL_PRIOR.
+Between numbers of GPUs. A step takes T(g) = A + B / g (Amdahl): with p = B / (A + B) the fraction
+of it that GPUs share, the speed-up of g GPUs is S(g) = 1 / (1 - p + p / g). Two known numbers of
+one type give p; the kind's own p are averaged or, if it has none, those of the others with
+PARALLEL_PRIOR.
 
-An estimate on (u, g) is the geometric mean of s[k,t,h] * R(t->u) * S(g) / S(h) over what is known
-of the kind on type u or, where nothing is, on the other types; near counts and well-known ratios
-weigh more. On one type, more GPUs are never estimated slower than fewer.
+An estimate on (u, g) is the weighted geometric mean of s[k,t,h] * R(t->u) * S(g) / S(h) over the
+known (t, h) of the kind: those on type u or, if there are none, all. Near numbers of GPUs and
+well-known ratios weigh more. On one type, more GPUs are never estimated slower than fewer.
 """
 
 from __future__ import annotations
@@ -44,16 +45,16 @@ DATA_SHEET_WEIGHT = 0.5
 MOST_BEYOND_SHEET = 10.0
 """Factor by which another kind's ratio of two types may differ from their data sheets'.
 
-ANDREAS' applications differ by at most 1.4. One that waits for its data runs alike everywhere: it
-differs by the whole ratio of the sheets, which is 10 between the oldest and the newest types.
+ANDREAS' applications differ by at most 1.4. An application that waits for its data is as fast on
+every type: it differs by the whole ratio of the sheets, 10 between the oldest and newest types.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Evidence of all kinds, and the GPU types' peak TFLOP/s.
+    """Measured ratios of all kinds, and the GPU types' peak TFLOP/s.
 
-    `ratios[t, u][kind]` is log r[kind,t,u] for t < u; `fractions[kind]` its parallel fraction.
+    `ratios[t, u][kind]` is log r[kind,t,u] for t < u; `fractions[kind]` its parallel fraction p.
     """
 
     tflops: Mapping[str, float]
@@ -62,7 +63,7 @@ class Pool:
 
     @classmethod
     def of(cls, tflops: Mapping[str, float], known: Mapping[str, Speeds]) -> Pool:
-        """Build the pool from these throughputs, without those not positive and finite."""
+        """Build the pool from known speeds by kind, without those not positive and finite."""
         ratios: dict[tuple[str, str], dict[str, float]] = {}
         fractions: dict[str, float] = {}
         for kind, speeds in known.items():
@@ -76,24 +77,30 @@ class Pool:
 
     def log_ratio(self, origin: str, target: str, *, without: str) -> tuple[float, float]:
         """Return log R(origin -> target) by all kinds but `without`, and its weight."""
+        # 1. The ratio by the data sheets, and the bounds of what other kinds may show.
         first, second = sorted((origin, target))
         sheet = _log_quotient(self.tflops.get(second), self.tflops.get(first))
-        low, high = sheet - log(MOST_BEYOND_SHEET), sheet + log(MOST_BEYOND_SHEET)
-        shown = self.ratios.get((first, second), {}).items()
-        others = [min(high, max(low, r)) for kind, r in shown if kind != without]
+        low = sheet - log(MOST_BEYOND_SHEET)
+        high = sheet + log(MOST_BEYOND_SHEET)
+
+        # 2. The mean of the sheets and the other kinds, in the direction asked for.
+        measured = self.ratios.get((first, second), {})
+        others = [min(high, max(low, ratio)) for kind, ratio in measured.items() if kind != without]
         weight = DATA_SHEET_WEIGHT + len(others)
         mean = (DATA_SHEET_WEIGHT * sheet + sum(others)) / weight
-        return (mean if origin == first else -mean), weight
+        if origin == second:
+            mean = -mean
+        return mean, weight
 
     def fraction(self, *, without: str) -> float:
-        """Parallel fraction by all kinds but `without`, with the prior as one of them."""
-        others = [f for kind, f in self.fractions.items() if kind != without]
+        """Return the mean parallel fraction of all kinds but `without`, and of the prior."""
+        others = [fraction for kind, fraction in self.fractions.items() if kind != without]
         return (PARALLEL_PRIOR + sum(others)) / (1 + len(others))
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveOneOut:
-    """Measurement and its estimate from all other measurements."""
+    """Measured steps/s, and their estimate from all other measurements."""
 
     kind: str
     config: Config
@@ -107,92 +114,121 @@ class LeaveOneOut:
 
 
 def estimate(kind: str, known: Speeds, wanted: Iterable[Config], pool: Pool) -> dict[Config, float]:
-    """steps/s of `kind` per wanted configuration, estimated where unmeasured; {} if unknown."""
+    """Return steps/s of `kind` on each wanted configuration, estimated where they are not known.
+
+    `known`: speeds of the kind by configuration. Without any, {} is returned.
+    """
     usable = _usable(known)
     if not usable:
         return {}
-    own = own_fraction(usable)
-    fraction = pool.fraction(without=kind) if own is None else own
-    logs = {config: log(speed) for config, speed in usable.items()}
-    raw = {
-        c: usable[c] if c in usable else _one(kind, logs, c, fraction, pool)
-        for c in wanted
-        if c[1] >= 1
-    }
-    return _monotone(raw, usable)
+
+    # 1. The fraction of a step that GPUs share: the kind's own, else the other kinds'.
+    fraction = own_fraction(usable)
+    if fraction is None:
+        fraction = pool.fraction(without=kind)
+
+    # 2. Each configuration by itself.
+    log_speeds = {config: log(speed) for config, speed in usable.items()}
+    speeds = {}
+    for config in wanted:
+        _, gpus = config
+        if gpus < 1:
+            continue
+        if config in usable:
+            speeds[config] = usable[config]
+        else:
+            speeds[config] = _estimate_one(kind, log_speeds, config, fraction, pool)
+
+    # 3. More GPUs are not slower.
+    return _monotone(speeds, usable)
 
 
 def leave_one_out(known: Mapping[str, Speeds], pool: Pool) -> list[LeaveOneOut]:
-    """Estimate each number of a kind with at least two from all others."""
-    found = []
+    """Estimate each speed of a kind from the others, for kinds with two speeds or more."""
+    results = []
     for kind, speeds in known.items():
         usable = _usable(speeds)
-        for config, measured in usable.items() if len(usable) > 1 else ():
-            rest = {c: s for c, s in usable.items() if c != config}
-            found.append(
-                LeaveOneOut(kind, config, measured, estimate(kind, rest, [config], pool)[config])
-            )
-    return found
+        if len(usable) < 2:
+            continue
+        for config, measured in usable.items():
+            others = {other: speed for other, speed in usable.items() if other != config}
+            estimated = estimate(kind, others, [config], pool)[config]
+            results.append(LeaveOneOut(kind, config, measured, estimated))
+    return results
 
 
-def median_error(errors: Iterable[LeaveOneOut]) -> float | None:
-    values = [e.error for e in errors]
-    return median(values) if values else None
+def median_error(results: Iterable[LeaveOneOut]) -> float | None:
+    """Return the median relative error; None without results."""
+    errors = [result.error for result in results]
+    return median(errors) if errors else None
 
 
-def _one(kind: str, logs: Speeds, config: Config, fraction: float, pool: Pool) -> float:
-    """Weighted geometric mean of the estimates from each known number."""
+def _estimate_one(
+    kind: str, log_speeds: Speeds, config: Config, fraction: float, pool: Pool
+) -> float:
+    """Return the weighted geometric mean of the estimates from each known speed.
+
+    `log_speeds`: logarithms of the kind's known speeds. `fraction`: its parallel fraction.
+    """
     gpu_type, gpus = config
-    near = [c for c in logs if c[0] == gpu_type] or list(logs)
-    total = weight = 0.0
-    for origin, count in near:
-        log_ratio, trust = (
-            pool.log_ratio(origin, gpu_type, without=kind) if origin != gpu_type else (0.0, 1.0)
-        )
-        w = trust / (1.0 + abs(log2(gpus / count)))
-        total += w * (
-            logs[origin, count]
-            + log_ratio
-            + log(speed_up(fraction, gpus) / speed_up(fraction, count))
-        )
-        weight += w
-    return exp(bounded(total / weight))
+    same_type = [origin for origin in log_speeds if origin[0] == gpu_type]
+    total = 0.0
+    total_weight = 0.0
+    for origin in same_type or log_speeds:
+        origin_type, origin_gpus = origin
+        log_ratio = 0.0
+        ratio_weight = 1.0
+        if origin_type != gpu_type:
+            log_ratio, ratio_weight = pool.log_ratio(origin_type, gpu_type, without=kind)
+        log_speed_up = log(speed_up(fraction, gpus) / speed_up(fraction, origin_gpus))
+        weight = ratio_weight / (1.0 + abs(log2(gpus / origin_gpus)))
+        total += weight * (log_speeds[origin] + log_ratio + log_speed_up)
+        total_weight += weight
+    return exp(bounded(total / total_weight))
 
 
-def _monotone(raw: dict[Config, float], known: Speeds) -> dict[Config, float]:
-    """Make estimates non-decreasing in the number of GPUs of a type, within known bounds."""
-    result = dict(raw)
-    for gpu_type in {t for t, _ in raw}:
+def _monotone(speeds: dict[Config, float], known: Speeds) -> dict[Config, float]:
+    """Return the speeds with estimates that do not fall with more GPUs of a type.
+
+    An estimate is raised to the speed of fewer GPUs, and lowered to known speeds of more GPUs.
+    """
+    result = dict(speeds)
+    for gpu_type in {config[0] for config in speeds}:
+        counts = {gpus for other_type, gpus in (*speeds, *known) if other_type == gpu_type}
         floor = 0.0
-        counts = sorted({g for t, g in (*raw, *known) if t == gpu_type})
-        for gpus in counts:
+        for gpus in sorted(counts):
             config = (gpu_type, gpus)
-            if config in raw and config not in known:
-                ceiling = min(
-                    (s for (t, g), s in known.items() if t == gpu_type and g > gpus), default=inf
-                )
-                result[config] = max(floor, min(ceiling, raw[config]))
+            if config in speeds and config not in known:
+                ceiling = inf
+                for (known_type, known_gpus), speed in known.items():
+                    if known_type == gpu_type and known_gpus > gpus:
+                        ceiling = min(ceiling, speed)
+                result[config] = max(floor, min(ceiling, speeds[config]))
             floor = max(floor, known.get(config, 0.0), result.get(config, 0.0))
     return result
 
 
 def _type_ratios(speeds: Speeds) -> dict[tuple[str, str], float]:
-    """log r[t,u] for types t < u that share counts: the mean over these counts."""
-    found: dict[tuple[str, str], list[float]] = {}
-    for (type1, g1), (type2, g2) in combinations(sorted(speeds), 2):
-        if g1 == g2 and type1 != type2:
-            found.setdefault((type1, type2), []).append(
-                log(speeds[type2, g2]) - log(speeds[type1, g1])
-            )
-    return {pair: sum(values) / len(values) for pair, values in found.items()}
+    """Return log r[t,u] for types t < u known with equal numbers of GPUs: the mean over these."""
+    log_ratios: dict[tuple[str, str], list[float]] = {}
+    for (type1, gpus1), (type2, gpus2) in combinations(sorted(speeds), 2):
+        if gpus1 == gpus2 and type1 != type2:
+            log_ratio = log(speeds[type2, gpus2]) - log(speeds[type1, gpus1])
+            log_ratios.setdefault((type1, type2), []).append(log_ratio)
+    return {pair: sum(values) / len(values) for pair, values in log_ratios.items()}
 
 
 def _usable(speeds: Speeds) -> dict[Config, float]:
-    return {c: s for c, s in speeds.items() if isfinite(s) and s > 0 and c[1] >= 1}
+    """Return the speeds that are positive and finite, on one GPU or more."""
+    usable = {}
+    for (gpu_type, gpus), speed in speeds.items():
+        if isfinite(speed) and speed > 0 and gpus >= 1:
+            usable[gpu_type, gpus] = speed
+    return usable
 
 
-def _log_quotient(above: float | None, below: float | None) -> float:
-    """log(above / below); 0 where a data sheet gives no figure."""
-    if not above or not below or above <= 0 or below <= 0:
+def _log_quotient(numerator: float | None, denominator: float | None) -> float:
+    """Return log(numerator / denominator) of two data sheets; 0 if a figure is missing."""
+    if not numerator or not denominator or numerator <= 0 or denominator <= 0:
         return 0.0
-    return bounded(log(above) - log(below))
+    return bounded(log(numerator) - log(denominator))

@@ -33,12 +33,15 @@ NOISY = 0.5
 """Relative interquartile range of step times above which a production run is ignored."""
 
 OVERRUN = 0.2
-"""Fraction of an emulated device's late steps above which its speed is meaningless."""
+"""Fraction of late steps of an emulated device above which its speed is meaningless."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Use of a launch: mean cores, peak memory, use and watts of a GPU; None if unmeasured."""
+    """Resources that a launch used: mean cores, peak memory, mean use and watts of a GPU.
+
+    None: unmeasured.
+    """
 
     cores: float | None = None
     memory_gb: float | None = None
@@ -48,7 +51,11 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Measurement of a kind on one configuration by one launch; `by_steps`: by reported ones."""
+    """Measurement of a kind on one configuration by one launch.
+
+    `spread`: over several nodes. `by_steps`: False if the launch reported no steps, so that the
+    speed is that of its whole run.
+    """
 
     gpu_type_id: int
     gpus: int
@@ -60,56 +67,77 @@ class Observation:
 
 
 def observe(assignment: Assignment, after: int = 0) -> Observation | None:
-    """Measurement by rank 0 after these steps; None without progress or GPUs."""
-    seen, where = _pace(assignment, after), _where(assignment)
-    if seen is None or where is None:
+    """Return the measurement by rank 0 `after` so many steps; None without progress or GPUs."""
+    observed_pace = _pace(assignment, after)
+    configuration = _configuration(assignment)
+    if observed_pace is None or configuration is None:
         return None
-    setup_s = None if after else assignment.setup_s  # once for each launch
-    return Observation(*where, seen, _usage(assignment), setup_s)
+    setup_s = None
+    if not after:
+        setup_s = assignment.setup_s  # learnt once for each launch
+    gpu_type_id, gpus, spread = configuration
+    return Observation(gpu_type_id, gpus, spread, observed_pace, _usage(assignment), setup_s)
 
 
 def observe_whole_run(assignment: Assignment) -> Observation | None:
-    """Total steps over the run time of a launch that succeeded and never reported a step."""
-    began, ended = assignment.running_at or assignment.accepted_at, assignment.ended_at
+    """Return total steps over run time, for a launch that succeeded and never reported a step."""
+    # 1. Launches of another sort tell nothing.
+    began = assignment.running_at or assignment.accepted_at
+    ended = assignment.ended_at
     succeeded = assignment.state == AssignmentState.SUCCEEDED and assignment.desired == "run"
-    whole = _has_whole_devices(assignment) and assignment.steps_quota is None
-    silent = assignment.steps_done == 0 and not assignment.progress.exists()
-    if not (succeeded and whole and silent and is_training(assignment) and began and ended):
+    is_whole = _has_whole_devices(assignment) and assignment.steps_quota is None
+    is_silent = assignment.steps_done == 0 and not assignment.progress.exists()
+    if not (succeeded and is_whole and is_silent and is_training(assignment) and began and ended):
         return None
-    where, steps = _where(assignment), assignment.job.total_steps
+    configuration = _configuration(assignment)
+    if configuration is None:
+        return None
+
+    # 2. All of the job's steps were done in this run.
+    steps = assignment.job.total_steps
     run_s = max(SHORTEST_RUN_S, (ended - began).total_seconds())
-    seen = Pace(steps / run_s, steps, 0.0)
-    return where and Observation(*where, seen, _usage(assignment), None, by_steps=False)
+    mean_pace = Pace(steps / run_s, steps, 0.0)
+    gpu_type_id, gpus, spread = configuration
+    return Observation(
+        gpu_type_id, gpus, spread, mean_pace, _usage(assignment), setup_s=None, by_steps=False
+    )
 
 
 def steps_measured(assignment: Assignment) -> int:
-    """Steps of a launch that measurements rest on."""
-    made = Measurement.objects.filter(assignment=assignment)
-    return made.aggregate(total=Sum("steps"))["total"] or 0
+    """Return the steps of a launch that measurements have used."""
+    measurements = Measurement.objects.filter(assignment=assignment)
+    return measurements.aggregate(total=Sum("steps"))["total"] or 0
 
 
 def is_telling(observation: Observation, assignment: Assignment, least: int = MIN_STEPS) -> bool:
-    """Return True if production's observation is long, steady and of whole devices."""
-    whole = _has_whole_devices(assignment)
-    steady = observation.pace.spread <= NOISY and (assignment.overrun_fraction or 0.0) <= OVERRUN
-    return whole and steady and observation.pace.steps >= least
+    """Return True if an observation of production is long, steady and of whole devices.
+
+    `least`: fewest steps.
+    """
+    is_steady = observation.pace.spread <= NOISY and (assignment.overrun_fraction or 0.0) <= OVERRUN
+    is_long = observation.pace.steps >= least
+    return _has_whole_devices(assignment) and is_steady and is_long
 
 
 def least_steps(kind_id: int, observation: Observation) -> int:
-    """Fewest steps by which production may change what is known of the configuration."""
-    known = Profile.objects.filter(
-        kind=kind_id, gpu_type=observation.gpu_type_id, gpus=observation.gpus,
-        spread=observation.spread, source=Source.MEASURED,
-    )  # fmt: skip
-    return MIN_STEPS if known.exists() else FIRST_STEPS
+    """Return the fewest steps by which production may change the speed of the configuration."""
+    measured = Profile.objects.filter(
+        kind=kind_id,
+        gpu_type=observation.gpu_type_id,
+        gpus=observation.gpus,
+        spread=observation.spread,
+        source=Source.MEASURED,
+    )
+    return MIN_STEPS if measured.exists() else FIRST_STEPS
 
 
 def _has_whole_devices(assignment: Assignment) -> bool:
+    """Return True if the launch shares no GPU and its cores are not limited."""
     return assignment.share >= 1.0 and assignment.cpu_quota is None
 
 
 class Learnt(NamedTuple):
-    """Number of a configuration before a measurement (None: unknown), and whether that is held."""
+    """Effect of a measurement: steps/s `before` it (None: unknown); `held`: it changed nothing."""
 
     before: float | None
     held: bool = False
@@ -118,43 +146,60 @@ class Learnt(NamedTuple):
 def record(kind: Kind, observation: Observation, assignment: Assignment) -> Learnt:
     """Write the measurement and update a locked kind's profile, unless it is an outlier.
 
-    Run times count until a job reports steps. They are no outliers: agents take them.
+    Speeds of whole runs count until a job of the kind reports steps. They are never outliers, as
+    the agent measured the run time.
     """
-    _keep_apart(kind, by_steps=observation.by_steps)
-    where: dict[str, Any] = {
-        "kind": kind, "gpu_type_id": observation.gpu_type_id, "gpus": observation.gpus,
+    # 1. The profile, and its speed until now.
+    _set_reports_steps(kind, by_steps=observation.by_steps)
+    configuration: dict[str, Any] = {
+        "kind": kind,
+        "gpu_type_id": observation.gpu_type_id,
+        "gpus": observation.gpus,
         "spread": observation.spread,
-    }  # fmt: skip
-    steps, speed = observation.pace.steps, observation.pace.steps_per_s
+    }
+    speed = observation.pace.steps_per_s
     profile, created = Profile.objects.get_or_create(
-        **where, defaults={"steps_per_s": speed, "source": Source.MEASURED}
+        **configuration, defaults={"steps_per_s": speed, "source": Source.MEASURED}
     )
-    before = None if created or profile.source == Source.ASSUMED else profile.steps_per_s
+    before = None
+    if not created and profile.source != Source.ASSUMED:
+        before = profile.steps_per_s
+
+    # 2. The measurement. An outlier is held until another launch confirms it.
     far = observation.by_steps and is_far(speed, profile, assignment)
     held = far and not is_confirmed(speed, profile, assignment)
     Measurement.objects.create(
-        **where, assignment=assignment, purpose=assignment.purpose, steps=steps,
-        steps_per_s=speed, held=held,
-    )  # fmt: skip
+        **configuration,
+        assignment=assignment,
+        purpose=assignment.purpose,
+        steps=observation.pace.steps,
+        steps_per_s=speed,
+        held=held,
+    )
     if held:
         return Learnt(before, held=True)
-    fresh = created or far or profile.published or profile.source != Source.MEASURED
-    alpha = 1.0 if fresh else weight_of_next(profile.samples)
+
+    # 3. The profile moves towards it, or begins anew with it.
+    is_new = created or far or profile.published or profile.source != Source.MEASURED
+    alpha = 1.0 if is_new else weight_of_next(profile.samples)
     profile.steps_per_s += alpha * (speed - profile.steps_per_s)
-    profile.samples = 1 if fresh else profile.samples + 1
-    profile.source, profile.published = Source.MEASURED, False
+    profile.samples = 1 if is_new else profile.samples + 1
+    profile.source = Source.MEASURED
+    profile.published = False
     for name in ("cores", "memory_gb", "gpu_fraction", "gpu_w"):
         used = getattr(observation.usage, name)
         setattr(profile, name, smoothed(getattr(profile, name), used, alpha))
     profile.save()
+
+    # 4. The time to the first step is that of the kind, on any configuration.
     if observation.setup_s is not None and observation.setup_s >= 0:
         kind.setup_s = smoothed(kind.setup_s, observation.setup_s, ALPHA)
         kind.save(update_fields=["setup_s"])
     return Learnt(before)
 
 
-def _keep_apart(kind: Kind, *, by_steps: bool) -> None:
-    """Note whether the kind's speed is that of steps; figures of run times are then unknown."""
+def _set_reports_steps(kind: Kind, *, by_steps: bool) -> None:
+    """Note if jobs of the kind report steps; the first one to do so voids speeds of whole runs."""
     if kind.reports_steps == by_steps:
         return
     if kind.reports_steps is False:
@@ -164,61 +209,79 @@ def _keep_apart(kind: Kind, *, by_steps: bool) -> None:
 
 
 def _pace(assignment: Assignment, after: int = 0) -> Pace | None:
-    """Speed from samples; if too few, the launch's recent speed, else its steps over its time.
+    """Return the pace by samples; without enough of them by other figures of the launch.
 
-    With `after` only from samples, the first one this many steps after the warm-up.
+    With `after`, only samples count, from so many steps after the warm-up on.
     """
+    # 1. By samples.
     samples = assignment.progress.order_by("-id").values_list("launch_steps", "elapsed_s")
     if after:
         samples = samples.filter(launch_steps__gte=after + WARM_UP_STEPS)
     points = list(samples[:NEWEST_POINTS])
-    seen = pace(points)
-    if seen is not None or after:
-        return seen
-    steps = max(assignment.steps_done - assignment.start_steps, *(s for s, _ in points), 0)
+    sampled_pace = pace(points)
+    if sampled_pace is not None or after:
+        return sampled_pace
+
+    # 2. By the recent speed that the agent reported.
+    reported_steps = [launch_steps for launch_steps, _ in points]
+    steps = max(0, assignment.steps_done - assignment.start_steps, *reported_steps)
     if assignment.steps_per_s and assignment.steps_per_s > 0:
         return Pace(assignment.steps_per_s, max(1, steps), 0.0)
-    began, ended = assignment.running_at, assignment.ended_at
+
+    # 3. By the steps and the run time of a launch that succeeded.
+    began = assignment.running_at
+    ended = assignment.ended_at
     if steps and assignment.state == AssignmentState.SUCCEEDED and began and ended:
-        taken_s = (ended - began).total_seconds() - (assignment.setup_s or 0.0)
-        return Pace(steps / taken_s, steps, 0.0) if taken_s > 0 else None
+        stepping_s = (ended - began).total_seconds() - (assignment.setup_s or 0.0)
+        if stepping_s > 0:
+            return Pace(steps / stepping_s, steps, 0.0)
     return None
 
 
-def _where(assignment: Assignment) -> tuple[int, int, bool] | None:
+def _configuration(assignment: Assignment) -> tuple[int, int, bool] | None:
     """Return (GPU type, GPUs, spread over several nodes) of the whole gang; None without GPUs.
 
     A gang of several types is as fast as its slowest GPU: it measures the type of fewest TFLOP/s.
     """
+    # 1. A gang of one process.
     if assignment.world_size <= 1:
         type_id = assignment.node.gpu_type_id
-        return (type_id, assignment.gpus, False) if type_id and assignment.gpus else None
+        if not type_id or not assignment.gpus:
+            return None
+        return type_id, assignment.gpus, False
+
+    # 2. A gang of several.
     gang = Assignment.objects.filter(job=assignment.job_id, fence=assignment.fence)
     ranks = list(gang.values_list("node_id", "node__gpu_type_id", "node__gpu_type__tflops", "gpus"))
-    nodes = {node for node, *_ in ranks}
-    types = sorted({(tflops, type_id) for _, type_id, tflops, gpus in ranks if type_id and gpus})
+    types = {(tflops, type_id) for _, type_id, tflops, gpus in ranks if type_id and gpus}
     if not types:
         return None
-    _, slowest = types[0]
-    return slowest, sum(gpus for *_, gpus in ranks), len(nodes) > 1
+    _, slowest_type = min(types)
+    all_gpus = sum(gpus for *_, gpus in ranks)
+    nodes = {node for node, *_ in ranks}
+    return slowest_type, all_gpus, len(nodes) > 1
 
 
 def _usage(assignment: Assignment) -> Usage:
+    """Return the resources that a launch used, by its newest samples."""
     points = list(assignment.usage.order_by("-id")[:NEWEST_POINTS])
-    fractions = [p.gpu_fraction for p in points if p.gpu_fraction is not None]
-    # Modelled watts are made from the GPU type's figures: learning them back would pass a guess off
-    # as knowledge.
-    metered = [p.gpu_power_w for p in points if p.power_source == Source.MEASURED]
-    gpu_w = _mean([w for w in metered if w is not None])
+    fractions = [point.gpu_fraction for point in points if point.gpu_fraction is not None]
+
+    # Watts count only from a meter: modelled ones are the GPU type's own figures.
+    metered = [point.gpu_power_w for point in points if point.power_source == Source.MEASURED]
+    gpu_w = _mean([watts for watts in metered if watts is not None])
+    if gpu_w is not None:
+        gpu_w /= max(1, assignment.gpus)
     return Usage(
-        cores=_mean([p.cores for p in points]),
-        memory_gb=max((p.memory_gb for p in points), default=None),
+        cores=_mean([point.cores for point in points]),
+        memory_gb=max((point.memory_gb for point in points), default=None),
         gpu_fraction=_mean(fractions),
-        gpu_w=None if gpu_w is None else gpu_w / max(1, assignment.gpus),
+        gpu_w=gpu_w,
     )
 
 
 def _mean(values: list[float]) -> float | None:
+    """Return the mean; None without values."""
     return sum(values) / len(values) if values else None
 
 

@@ -12,7 +12,10 @@ from loadmaster.protocol import ReasonClass
 
 
 class Profile(models.Model):
-    """Throughput of a kind on `gpus` GPUs of one type, smoothed over its measurements."""
+    """Throughput of a kind on `gpus` GPUs of one type, smoothed over its measurements.
+
+    `spread`: over several nodes. `samples`: number of measurements.
+    """
 
     kind = models.ForeignKey(Kind, on_delete=models.CASCADE, related_name="profiles")
     gpu_type = models.ForeignKey(
@@ -48,7 +51,7 @@ class Profile(models.Model):
 
 
 class RunTimeGroup(models.Model):
-    """Newest run times of a group of like jobs in a cluster, the newest first, in seconds.
+    """Group of similar jobs of a cluster; `newest_s`: their last run times, the newest first.
 
     `key` is a digest of one of the groups of `profiling.run_times.predictors`.
     """
@@ -69,7 +72,7 @@ class RunTimeGroup(models.Model):
 
 
 class PredictedRun(models.Model):
-    """Job that has ended, its run time, and what was expected at its launch."""
+    """Run time of a job that has ended, and the prediction at its launch, in seconds."""
 
     job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="predicted_runs")
     team = models.ForeignKey("jobs.Team", on_delete=models.CASCADE, related_name="+")
@@ -121,7 +124,8 @@ class Measurement(models.Model):
 class PairProfile(models.Model):
     """Smoothed throughputs of two kinds whose jobs share one GPU of a type.
 
-    `first` has the lesser primary key or is the same. Both speeds are 0 where they cannot share.
+    `first` has the lesser primary key, or both are the same kind. Both speeds are 0 if the two
+    cannot share a GPU.
     """
 
     first = models.ForeignKey(Kind, on_delete=models.CASCADE, related_name="pairs_as_first")
@@ -154,11 +158,15 @@ class PairProfile(models.Model):
 
     @property
     def age_s(self) -> float:
+        """Seconds since the last measurement."""
         return (timezone.now() - self.updated_at).total_seconds()
 
 
 class PairMeasurement(models.Model):
-    """Measurement of a pair, append-only: two launches that shared a GPU, and the estimate."""
+    """Measurement of a pair by two launches that shared a GPU, and the earlier estimate.
+
+    Append-only.
+    """
 
     first = models.ForeignKey(
         Kind, on_delete=models.CASCADE, related_name="pair_measurements_as_first"
@@ -201,9 +209,10 @@ class PairMeasurement(models.Model):
 
 
 class ProfileRun(models.Model):
-    """Requested or current measurement; `copy` tells its assignment apart.
+    """Run to measure a kind on a configuration, with the command of `job`.
 
-    A wanted run with an `ended_at` has failed and backs off until the reconciler removes that.
+    `copy` tells its assignment from the job's own. A wanted run with an `ended_at` has failed: it
+    pauses until the reconciler clears that.
     """
 
     class State(models.TextChoices):
@@ -248,13 +257,14 @@ class ProfileRun(models.Model):
 
 
 UNFIT = Q(state=ProfileRun.State.GIVEN_UP, reason_class__in=[ReasonClass.USER, ReasonClass.OOM])
-"""Runs that show that the kind's own command cannot run on their configuration."""
+"""Runs that failed because the kind's command cannot run on their configuration."""
 
 
 class PairRun(models.Model):
-    """Pair to measure: a job of each kind side by side on one GPU, for `steps` steps of both.
+    """Run to measure a pair: a job of each kind side by side on one GPU, for `steps` steps of both.
 
-    Two assignments carry it out, told apart by the jobs' `*_copy`. Neither job waits for it.
+    Two assignments carry it out; `first_copy` and `second_copy` tell them from the jobs' own.
+    Neither job waits for it.
     """
 
     first = models.ForeignKey(Kind, on_delete=models.CASCADE, related_name="pair_runs_as_first")
@@ -294,5 +304,5 @@ class PairRun(models.Model):
 
     @property
     def launches(self) -> tuple[tuple[UUID, int], tuple[UUID, int]]:
-        """(job, copy) of both."""
+        """(job, copy) of both assignments."""
         return (self.first_job_id, self.first_copy), (self.second_job_id, self.second_copy)

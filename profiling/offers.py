@@ -1,8 +1,8 @@
-"""Configurations that a cluster's profiling nodes can measure now and a job can use.
+"""Offers of a cluster's profiling nodes: configurations that dedicated runs can measure.
 
-A dedicated run executes the job's command once more, so only repeatable jobs have any: those of
-mode dedicated on nodes of role profiling or both, those of mode first_run on nodes for profiling
-alone, which only an operator makes.
+A dedicated run executes the job's command once more, so only repeatable jobs have such runs: those
+of mode dedicated on nodes of role profiling or both, those of mode first_run on nodes of role
+profiling, which only an operator makes.
 """
 
 from collections.abc import Iterable
@@ -45,66 +45,84 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """Configurations measurable `now`, and those of nodes that may come `back`."""
+    """Offers of nodes that are ready `now`, and of nodes that may come `back`."""
 
     now: tuple[Offer, ...]
     back: tuple[Offer, ...]
 
 
-_READ = (
-    "gpu_type__name", "state", "last_seen_at", "cores", "reserved_cores", "memory_gb",
-    "reserved_memory_gb", "labels", "features", "role", "team",
-)  # fmt: skip
+_NODE_FIELDS = (
+    "gpu_type__name",
+    "state",
+    "last_seen_at",
+    "cores",
+    "reserved_cores",
+    "memory_gb",
+    "reserved_memory_gb",
+    "labels",
+    "features",
+    "role",
+    "team",
+)
+"""Fields of nodes that `offers` reads."""
 
 
 def offers(cluster: Cluster, now: datetime) -> Offers:
-    """Offers of all nodes of role profiling or both; one query."""
-    working = Q(devices__healthy=True)
-    there = (
-        Node.objects.filter(cluster=cluster, gpu_type__isnull=False)
-        .exclude(role=Role.PRODUCTION)
-        .select_related("gpu_type")
-        .only(*_READ)
+    """Return the offers of all nodes of role profiling or both; one query."""
+    # 1. The nodes with their healthy GPUs, and the most slots of one of these.
+    is_healthy = Q(devices__healthy=True)
+    nodes = Node.objects.filter(cluster=cluster, gpu_type__isnull=False)
+    nodes = nodes.exclude(role=Role.PRODUCTION).select_related("gpu_type").only(*_NODE_FIELDS)
+    nodes = nodes.annotate(
+        healthy=Count("devices", filter=is_healthy), slots=Max("devices__slots", filter=is_healthy)
     )
-    nodes = there.annotate(
-        healthy=Count("devices", filter=working), slots=Max("devices__slots", filter=working)
-    )
-    ready, back = [], []
+
+    # 2. A node that is lost for long is not expected back.
+    ready = []
+    back = []
     for node in nodes:
-        gone = node.state == State.LOST and (
+        offer = _offer(node, node.healthy, node.slots or 1)
+        is_gone = node.state == State.LOST and (
             node.last_seen_at is None or now - node.last_seen_at > RETURN_PATIENCE
         )
         if node.state == State.READY:
-            ready.append(_offer(node, node.healthy, node.slots or 1))
-        elif not gone:
-            back.append(_offer(node, node.healthy, node.slots or 1))
+            ready.append(offer)
+        elif not is_gone:
+            back.append(offer)
     return Offers(tuple(ready), tuple(back))
 
 
 def reachable(job: Job, nodes: Iterable[Offer]) -> set[Configuration]:
-    """Configurations of these nodes on which the job may be measured by a run of its own."""
-    return {
-        (o.type_id, g)
-        for o in nodes
-        if fits(job, o)
-        for g in range(max(1, job.gpus_min), min(job.gpus_max, o.gpus) + 1)
-    }
+    """Return the configurations of these nodes that a dedicated run of the job may measure."""
+    configurations = set()
+    for offer in nodes:
+        if not fits(job, offer):
+            continue
+        most_gpus = min(job.gpus_max, offer.gpus)
+        for gpus in range(max(1, job.gpus_min), most_gpus + 1):
+            configurations.add((offer.type_id, gpus))
+    return configurations
 
 
 def uses(job: Job, type_name: str, gpus: int) -> bool:
     """Return True if the job may run on the configuration, on any node."""
-    return job.gpus_min <= gpus <= job.gpus_max and (
-        not job.allowed_types or type_name in job.allowed_types
-    )
+    allows_type = not job.allowed_types or type_name in job.allowed_types
+    return allows_type and job.gpus_min <= gpus <= job.gpus_max
 
 
 def _offer(node: Node, gpus: int, slots: int) -> Offer:
-    cores, memory_gb = node.cores - node.reserved_cores, node.memory_gb - node.reserved_memory_gb
-    labels, runtimes = frozenset(node.labels), runtimes_of(node.features)
-    type_id, role = node.gpu_type_id, node.role
-    team = node.team_id if node.serves_one_team else None
+    """Return the offer of a node with so many healthy GPUs."""
     return Offer(
-        type_id or 0, node.type_name, gpus, cores, memory_gb, labels, runtimes, role, slots, team
+        type_id=node.gpu_type_id or 0,
+        type_name=node.type_name,
+        gpus=gpus,
+        cores=node.cores - node.reserved_cores,
+        memory_gb=node.memory_gb - node.reserved_memory_gb,
+        labels=frozenset(node.labels),
+        runtimes=runtimes_of(node.features),
+        role=node.role,
+        slots=slots,
+        team_id=node.team_id if node.serves_one_team else None,
     )
 
 
@@ -114,12 +132,17 @@ def lends(job: Job) -> bool:
 
 
 def fits(job: Job, offer: Offer) -> bool:
-    """Return True if a dedicated run of the job is allowed there and fits."""
+    """Return True if a dedicated run of the job may and can use the node of an offer."""
+    # 1. The job and its team permit it.
     if not lends(job):
         return False
     if job.profiling_mode is Profiling.FIRST_RUN and offer.role != Role.PROFILING:
         return False
-    allowed = not job.allowed_types or offer.type_name in job.allowed_types
-    able = job.runtime in offer.runtimes and satisfied(job.labels, offer.labels)
-    able = able and offer.team_id in (None, job.team_id)
-    return allowed and able and job.cores <= offer.cores and job.memory_gb <= offer.memory_gb
+    if offer.team_id not in (None, job.team_id):
+        return False
+
+    # 2. The node is of a sort that the job needs, and large enough.
+    allows_type = not job.allowed_types or offer.type_name in job.allowed_types
+    suits = job.runtime in offer.runtimes and satisfied(job.labels, offer.labels)
+    is_large_enough = job.cores <= offer.cores and job.memory_gb <= offer.memory_gb
+    return allows_type and suits and is_large_enough

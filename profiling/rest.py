@@ -121,9 +121,8 @@ class KindList(StrictView):
         """Kinds of your teams and published ones: speeds, sources, errors of estimates."""
         paginator = self.pagination_class()
         page = paginator.paginate_queryset(visible_kinds(request.user), request, view=self) or []
-        return paginator.get_paginated_response(
-            [KindSerializer(row).data for row in table_of(request.user, page).kinds]
-        )
+        rows = table_of(request.user, page).kinds
+        return paginator.get_paginated_response([KindSerializer(row).data for row in rows])
 
 
 class KindDetail(StrictView):
@@ -190,10 +189,10 @@ class ErrorRowSerializer(serializers.Serializer[ErrorRow]):
 
     def to_representation(self, instance: ErrorRow) -> dict[str, Any]:
         """Return the row, without figures that rest on too few jobs."""
-        found: dict[str, Any] = super().to_representation(instance)
+        row: dict[str, Any] = super().to_representation(instance)
         if instance.jobs >= LEAST_SAMPLES:
-            return found
-        return {**dict.fromkeys(found), "name": instance.name, "jobs": instance.jobs}
+            return row
+        return {**dict.fromkeys(row), "name": instance.name, "jobs": instance.jobs}
 
 
 class RunTimeErrorsSerializer(serializers.Serializer[RunTimeErrors]):
@@ -215,7 +214,7 @@ class RunTimes(StrictView):
 
 @contextmanager
 def conflicts() -> Iterator[None]:
-    """Answer 409 where the kind's state does not allow it."""
+    """Answer 409 if the kind's state does not allow the action."""
     try:
         yield
     except KindStateError as error:
@@ -223,6 +222,7 @@ def conflicts() -> Iterator[None]:
 
 
 def _kind(user: User | AnonymousUser, pk: int) -> Kind:
+    """Return a kind that the user may see. Raises NotFound."""
     kind = visible_kinds(user).filter(pk=pk).first()
     if kind is None:
         raise NotFound(f"there is no kind {pk} that is published or one of your teams'")
@@ -230,6 +230,7 @@ def _kind(user: User | AnonymousUser, pk: int) -> Kind:
 
 
 def _row(user: User | AnonymousUser, pk: int) -> KindRow:
+    """Return the figures of a kind that the user may see. Raises NotFound."""
     return table_of(user, [_kind(user, pk)]).kinds[0]
 
 

@@ -1,8 +1,8 @@
 """Restarts of kinds: their cost, and the work that a stop would lose.
 
 A restart costs the time from the request to stop until the devices are free, and from the launch to
-the first step. A stop loses the part of the launch since its last checkpoint; nothing if jobs of
-the kind have been seen to save their state when they are stopped.
+the first step. A stop loses the work since the launch's last checkpoint, and nothing if the last
+stopped job of the kind had saved its state.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from loadmaster.protocol import AssignmentState, StopReason
 from profiling.speeds import ALPHA, smoothed
 
 LEAST_LEFT = 0.1
-"""Least fraction of a run without reports that is still to come: it takes longer than expected."""
+"""Fraction of the steps that counts as left at least, in a run without reports."""
 
 
 class Progress(Protocol):
@@ -34,9 +34,10 @@ class Progress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Restart of a kind: `cost_s` is without lost work; `saves` None: never seen to stop.
+    """Restart of a kind, in seconds.
 
-    `launch_s` is the part of `cost_s` after the stop.
+    `cost_s`: without lost work. `launch_s`: part of `cost_s` after the stop. `saves`: True if its
+    jobs save their state when they are stopped; None if none was stopped yet.
     """
 
     cost_s: float
@@ -46,51 +47,65 @@ class Restart:
 
     @classmethod
     def of(cls, kind: Kind, usual_s: float) -> Self:
-        """Restart as measured; of a kind that was never stopped, the usual cost."""
-        launch_s = usual_s if kind.stop_s is None else kind.setup_s or 0.0
+        """Return the measured restart of a kind; `usual_s`: cost if it was never stopped."""
+        stop_s = 0.0
+        launch_s = usual_s
+        if kind.stop_s is not None:
+            stop_s = kind.stop_s
+            launch_s = kind.setup_s or 0.0
         return cls(
-            launch_s + (kind.stop_s or 0.0),
-            launch_s,
-            kind.saves_at_stop,
-            kind.reports_steps is not False,
+            cost_s=launch_s + stop_s,
+            launch_s=launch_s,
+            saves=kind.saves_at_stop,
+            reports_steps=kind.reports_steps is not False,
         )
 
     def lost_s(self, launch: Progress, now_s: float) -> float:
-        """Seconds of work that a stop of this launch would lose now."""
+        """Return the seconds of work that a stop of this launch would lose now."""
         return 0.0 if self.saves else unsaved_s(launch, now_s)
 
     def silent_steps(self, launch: Progress, total_steps: int, now_s: float) -> int:
-        """Steps that a launch without reports has done, by its time and its expected speed."""
+        """Return the steps of a launch without reports, by its run time and predicted speed.
+
+        It is 0 for a kind that reports steps.
+        """
         speed = launch.predicted_steps_per_s
         if self.reports_steps or speed is None:
             return 0
-        most = total_steps * (1.0 - LEAST_LEFT)
-        return int(min(most, _ran_s(launch, now_s) * speed))
+        most_steps = total_steps * (1.0 - LEAST_LEFT)
+        return int(min(most_steps, _ran_s(launch, now_s) * speed))
 
 
 def unsaved_s(launch: Progress, now_s: float) -> float:
-    """Seconds since the launch's last checkpoint, by steps; its whole run without reports."""
-    done = launch.steps_done - launch.start_steps
-    unsaved = launch.steps_done - max(launch.checkpoint_steps, launch.start_steps)
-    part = min(1.0, max(0, unsaved) / done) if done > 0 else 1.0
-    return _ran_s(launch, now_s) * part
+    """Return the part of a launch's run time since its last checkpoint, by steps, in seconds.
+
+    Without reported steps it is the whole run time.
+    """
+    steps = launch.steps_done - launch.start_steps
+    unsaved_steps = launch.steps_done - max(launch.checkpoint_steps, launch.start_steps)
+    unsaved = 1.0
+    if steps > 0:
+        unsaved = min(1.0, max(0, unsaved_steps) / steps)
+    return _ran_s(launch, now_s) * unsaved
 
 
 def is_stopped(assignment: Assignment) -> bool:
     """Return True for a launch that ran and was pre-empted at the server's request."""
-    preempted = assignment.state == AssignmentState.PREEMPTED
-    return preempted and assignment.running_at is not None and _was_asked(assignment)
+    was_asked = assignment.desired == StopReason.PREEMPT and assignment.desired_at is not None
+    is_preempted = assignment.state == AssignmentState.PREEMPTED
+    return is_preempted and was_asked and assignment.running_at is not None
 
 
 def learn_stop(kind: Kind, assignment: Assignment) -> None:
     """Learn time and loss of a stop (`is_stopped`) for a locked kind.
 
-    A launch without a step says nothing of checkpoints, unless its kind reports none.
+    A launch without a step shows nothing about checkpoints, unless its kind reports no steps.
     """
-    asked, ended = assignment.desired_at, assignment.ended_at
-    if asked is None or ended is None or ended < asked:
+    requested_at = assignment.desired_at
+    ended = assignment.ended_at
+    if requested_at is None or ended is None or ended < requested_at:
         return  # the clock was set back meanwhile
-    kind.stop_s = smoothed(kind.stop_s, (ended - asked).total_seconds(), ALPHA)
+    kind.stop_s = smoothed(kind.stop_s, (ended - requested_at).total_seconds(), ALPHA)
     if assignment.steps_done > assignment.start_steps or kind.reports_steps is False:
         lost_s = unsaved_s(assignment, ended.timestamp())
         kind.lost_s = smoothed(kind.lost_s, lost_s, ALPHA)
@@ -98,9 +113,8 @@ def learn_stop(kind: Kind, assignment: Assignment) -> None:
     kind.save(update_fields=["stop_s", "lost_s", "saves_at_stop"])
 
 
-def _was_asked(assignment: Assignment) -> bool:
-    return assignment.desired == StopReason.PREEMPT and assignment.desired_at is not None
-
-
 def _ran_s(launch: Progress, now_s: float) -> float:
-    return max(0.0, now_s - launch.running_at.timestamp()) if launch.running_at else 0.0
+    """Return the run time of a launch until now; 0 before it runs."""
+    if launch.running_at is None:
+        return 0.0
+    return max(0.0, now_s - launch.running_at.timestamp())

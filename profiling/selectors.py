@@ -1,4 +1,4 @@
-"""Kinds and requested measurements for a snapshot."""
+"""Kinds with their speeds, and requested measurements, for a snapshot."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ from jobs.lifecycle import JobState
 from jobs.models import UNFINISHED, Job, Kind
 from policies.contract.snapshot import KindView, ProfileRequest, ResourceUse, Source, Throughput
 from policies.placement.amdahl import Config
-from policies.placement.spread_rates import Links, SpreadRates, links_of
+from policies.placement.spread_rates import Links, SpreadEstimate, SpreadRates, links_of
 from profiling.estimates import Pool, estimate, leave_one_out
 from profiling.exploration import spread_of
 from profiling.models import UNFIT, PairRun, Profile, ProfileRun
@@ -24,10 +24,10 @@ from profiling.restarts import Restart
 from profiling.runs import OPEN, WAITING, R, backs_off
 
 POOL_SIZE = 5000
-"""Newest measured profiles from which estimates are made."""
+"""Most measured profiles from which estimates are made: the newest."""
 
 MOST_LEFT_OUT = 200
-"""Newest measured profiles that show how good estimates are."""
+"""Most measured profiles that show how good estimates are: the newest."""
 
 MOST_NAMED = 5000
 """Most keys that a query names one by one; for more the whole table is read."""
@@ -40,60 +40,79 @@ Row = TypeVar("Row", bound=Model)
 
 @dataclass(slots=True)
 class Known:
-    """Stored profiles of one kind: consolidated by configuration, spread, and impossible ones."""
+    """Stored profiles of one kind: on one node by configuration, and over several nodes (`spread`).
+
+    `unfit`: configurations on which its command cannot run.
+    """
 
     together: dict[Config, Profile] = field(default_factory=dict)
     spread: list[Profile] = field(default_factory=list)
     unfit: set[Config] = field(default_factory=set)
 
     def number(self, gpu_type: str, gpus: int, spread: bool) -> Profile | None:
-        """Profile of a configuration; None if there is none."""
+        """Return the profile of a configuration; None if there is none."""
         if not spread:
             return self.together.get((gpu_type, gpus))
-        there = (p for p in self.spread if (p.gpu_type.name, p.gpus) == (gpu_type, gpus))
-        return next(there, None)
+        for profile in self.spread:
+            if profile.gpu_type.name == gpu_type and profile.gpus == gpus:
+                return profile
+        return None
 
     @property
     def anchors(self) -> dict[Config, Profile]:
-        """Profiles of the best available source."""
+        """Profiles on one node of the best available source, from which others are estimated."""
         for source in Source:
-            found = {c: p for c, p in self.together.items() if p.source == source}
-            if found:
-                return found
+            of_source = {c: p for c, p in self.together.items() if p.source == source}
+            if of_source:
+                return of_source
         return {}
 
 
 def kind_views(cluster: Cluster, kinds: Iterable[int]) -> tuple[KindView, ...]:
-    """Known and estimated speeds of these kinds on the cluster's types; `KindView.id` is str(pk).
+    """Return known and estimated speeds of these kinds on the cluster's types.
 
-    Every count up to each type's largest node has a number where any is known, except where the
-    command failed. Where devices are shared, kinds have their pairs.
+    `KindView.id` is str(pk). If any speed of a kind is known, it has one for every number of GPUs
+    up to each type's largest node, except where its command failed. If devices are shared, kinds
+    have their pairs.
     """
-    wanted = sorted(set(kinds))
-    rows = list(_among(Kind.objects.order_by("pk"), "pk", wanted))
-    chosen = set(wanted)
-    counts, shared, _ = _counts(cluster)
-    sharing = pairs.sharing_kinds(cluster, chosen) if shared else []
-    pair_rows = pairs.load_pairs() if sharing else []
-    pool, now = load_pool() if counts else Pool.of({}, {}), timezone.now()
-    known = load_known(sorted(chosen | pairs.kinds_of(pair_rows))) if counts else {}
+    # 1. Read the kinds, and what is known of them and of kinds beside which they run.
+    chosen = set(kinds)
+    rows = list(_among(Kind.objects.order_by("pk"), "pk", sorted(chosen)))
+    counts, shared_types, _ = _counts(cluster)
+    sharing: list[int] = []
+    if shared_types:
+        sharing = pairs.sharing_kinds(cluster, chosen)
+    pair_rows: list[pairs.PairRow] = []
+    if sharing:
+        pair_rows = pairs.load_pairs()
+    pool = Pool.of({}, {})
+    known: dict[int, Known] = {}
+    if counts:
+        pool = load_pool()
+        known = load_known(sorted(chosen | pairs.kinds_of(pair_rows)))
+
+    # 2. Their speeds alone.
+    now = timezone.now()
     usual_s = _usual_setup_s()
-    views = [
-        _view(kind, known.get(kind.pk, Known()), counts, pool, now, usual_s)
-        for kind in rows
-        if kind.pk in chosen
-    ]
+    views = []
+    for kind in rows:
+        if kind.pk in chosen:
+            of_kind = known.get(kind.pk, Known())
+            views.append(_view(kind, of_kind, counts, pool, now, usual_s))
     if not pair_rows:
         return tuple(views)
-    speeds = _speeds(known, {*counts, *(row.gpu_type for row in pair_rows)}, pool, now)
-    of_kind = pairs.pair_views(sharing, shared, pair_rows, speeds, now)
-    return tuple(replace(view, pairs=of_kind.get(int(view.id), ())) for view in views)
+
+    # 3. Their pairs.
+    types = {*counts, *(row.gpu_type for row in pair_rows)}
+    speeds = _speeds_alone(known, types, pool, now)
+    pairs_by_kind = pairs.pair_views(sharing, shared_types, pair_rows, speeds, now)
+    return tuple(replace(view, pairs=pairs_by_kind.get(int(view.id), ())) for view in views)
 
 
 def _usual_setup_s() -> float:
-    """Median of the teams' mean times to the first step, at most LONGEST_USUAL_S; 0 without any.
+    """Return the median of the teams' mean times to the first step; 0 without any.
 
-    A team counts once, so that its reports move what others expect as one team among them.
+    It is at most LONGEST_USUAL_S. Each team counts once, whatever the number of its reports.
     """
     kinds = Kind.objects.filter(setup_s__isnull=False).order_by()
     means = [team["mean_s"] for team in kinds.values("team").annotate(mean_s=Avg("setup_s"))]
@@ -101,195 +120,250 @@ def _usual_setup_s() -> float:
 
 
 def error_spread() -> float:
-    """Spread of estimates, by leaving out each of the newest measured profiles; two queries."""
+    """Return sigma of estimates, by leaving out each of the newest measured profiles; two queries.
+
+    It is that of `profiling.exploration`.
+    """
     known, tflops = _newest_measured(MOST_LEFT_OUT)
-    errors = leave_one_out(known, Pool.of(tflops, known))
-    return spread_of(log(e.estimated / e.measured) for e in errors)
+    results = leave_one_out(known, Pool.of(tflops, known))
+    return spread_of(log(result.estimated / result.measured) for result in results)
 
 
 def restarts(cluster: Cluster, kinds: Collection[int]) -> dict[int, Restart]:
-    """Restart of each of these kinds, by primary key; the cluster's figure until measured."""
+    """Return the restart of each of these kinds; until it is measured, the cluster's figure."""
     rows = _among(Kind.objects.order_by(), "pk", sorted(kinds))
     return {kind.pk: Restart.of(kind, cluster.restart_cost_s) for kind in rows}
 
 
 def speeds_alone(kinds: Iterable[int], types: Collection[str]) -> pairs.Speeds:
-    """Speeds of these kinds alone on one GPU of each of these types; four queries."""
-    return _speeds(load_known(sorted(set(kinds))), types, load_pool(), timezone.now())
+    """Return the speeds of these kinds alone on one GPU of each of these types; four queries."""
+    known = load_known(sorted(set(kinds)))
+    return _speeds_alone(known, types, load_pool(), timezone.now())
 
 
 def profile_requests(cluster: Cluster) -> tuple[ProfileRequest, ...]:
-    """Measurements wanted or under way, oldest first; `job` and `kind` are str of the keys.
+    """Return measurements wanted or under way, oldest first; `job` and `kind` are str of the keys.
 
-    A run that no job waits for is as young as the snapshot: only an old request may take devices
-    from production. A job one of whose runs has just failed backs off.
+    A run that no job waits for is as young as the snapshot, as only an old request may take devices
+    from production. If a run of a job has just failed, all runs of the job pause.
     """
     now = timezone.now()
-    opened = ProfileRun.objects.filter(job__cluster=cluster, state__in=OPEN)
-    runs = list(opened.select_related("gpu_type", "job"))
-    backing_off = {r.job_id for r in runs if r.state == R.WANTED and r.ended_at is not None}
-    alone = [
-        _request(r, now)
-        for r in runs
-        if r.state == R.RUNNING or (r.job.state in WAITING and r.job_id not in backing_off)
-    ]
-    return (*alone, *_pair_requests(cluster, now))
+    open_runs = ProfileRun.objects.filter(job__cluster=cluster, state__in=OPEN)
+    runs = list(open_runs.select_related("gpu_type", "job"))
+    pausing = {run.job_id for run in runs if run.state == R.WANTED and run.ended_at is not None}
+    requests = []
+    for run in runs:
+        may_start = run.job.state in WAITING and run.job_id not in pausing
+        if run.state == R.RUNNING or may_start:
+            requests.append(_request(run, now))
+    return (*requests, *_pair_requests(cluster, now))
 
 
 def _request(run: ProfileRun, now: datetime) -> ProfileRequest:
-    since = run.created_at if run.job.state == JobState.PROFILING else now
-    job, kind, gpu_type = str(run.job_id), str(run.kind_id), run.gpu_type.name
-    return ProfileRequest(job, kind, gpu_type, run.gpus, run.steps, run.copy, since.timestamp())
+    """Return the request of a run."""
+    is_waited_for = run.job.state == JobState.PROFILING
+    since = run.created_at if is_waited_for else now
+    return ProfileRequest(
+        job=str(run.job_id),
+        kind=str(run.kind_id),
+        gpu_type=run.gpu_type.name,
+        gpus=run.gpus,
+        steps=run.steps,
+        copy=run.copy,
+        since_s=since.timestamp(),
+    )
 
 
 def _pair_requests(cluster: Cluster, now: datetime) -> Iterator[ProfileRequest]:
-    opened = PairRun.objects.filter(first_job__cluster=cluster, state__in=OPEN)
-    for run in opened.select_related("gpu_type", "first_job", "second_job"):
-        lent = run.first_job.state == run.second_job.state == JobState.QUEUED
-        if not lent or backs_off(run, cluster.heartbeat_s, now):
+    """Yield two requests, one beside the other, for each pair run that may start or go on."""
+    open_runs = PairRun.objects.filter(first_job__cluster=cluster, state__in=OPEN)
+    for run in open_runs.select_related("gpu_type", "first_job", "second_job"):
+        is_lent = run.first_job.state == run.second_job.state == JobState.QUEUED
+        if not is_lent or backs_off(run, cluster.heartbeat_s, now):
             continue
-        gpu_type, now_s = run.gpu_type.name, now.timestamp()
-        one = str(run.first_job_id), run.first_copy
-        two = str(run.second_job_id), run.second_copy
-        for (job, copy), beside, kind, steps in (
-            (one, two, run.first_id, run.first_quota),
-            (two, one, run.second_id, run.second_quota),
-        ):
-            yield ProfileRequest(job, str(kind), gpu_type, 1, steps, copy, now_s, *beside)
+        first = ProfileRequest(
+            job=str(run.first_job_id),
+            kind=str(run.first_id),
+            gpu_type=run.gpu_type.name,
+            gpus=1,
+            steps=run.first_quota,
+            copy=run.first_copy,
+            since_s=now.timestamp(),
+            beside=str(run.second_job_id),
+            beside_copy=run.second_copy,
+        )
+        yield first
+        yield replace(
+            first,
+            job=first.beside,
+            kind=str(run.second_id),
+            steps=run.second_quota,
+            copy=first.beside_copy,
+            beside=first.job,
+            beside_copy=first.copy,
+        )
 
 
 def load_pool() -> Pool:
-    """Evidence of all kinds from the newest measured profiles; two queries."""
+    """Return the pool of the newest measured profiles of all kinds; two queries."""
     known, tflops = _newest_measured(POOL_SIZE)
     return Pool.of(tflops, known)
 
 
 def _newest_measured(most: int) -> tuple[dict[str, dict[Config, float]], dict[str, float]]:
-    """Newest measured profiles by kind, and the GPU types' peak TFLOP/s."""
-    known: dict[str, dict[Config, float]] = {}
-    # A published number is a copy: its team's own counts.
+    """Return the newest measured speeds by kind, and the GPU types' peak TFLOP/s."""
+    # Published profiles are copies of teams' own. Speeds of whole runs say little about GPUs.
     measured = Profile.objects.filter(source=Source.MEASURED, spread=False, published=False)
-    measured = measured.exclude(kind__reports_steps=False)  # run times say little of GPUs
+    measured = measured.exclude(kind__reports_steps=False)
     rows = measured.values_list("kind_id", "gpu_type__name", "gpus", "steps_per_s")
+    speeds: dict[str, dict[Config, float]] = {}
     for kind, gpu_type, gpus, speed in rows.order_by("-updated_at", "-pk")[:most]:
-        known.setdefault(str(kind), {})[gpu_type, gpus] = speed
-    return known, dict(GpuType.objects.values_list("name", "tflops"))
+        speeds.setdefault(str(kind), {})[gpu_type, gpus] = speed
+    return speeds, dict(GpuType.objects.values_list("name", "tflops"))
 
 
 def load_known(kinds: list[int]) -> dict[int, Known]:
-    """Stored profiles of these kinds, by primary key; two queries."""
-    found: dict[int, Known] = {}
+    """Return the stored profiles of these kinds, by primary key; two queries."""
+    known: dict[int, Known] = {}
     for profile in _among(Profile.objects.select_related("gpu_type"), "kind_id", kinds):
-        known = found.setdefault(profile.kind_id, Known())
+        of_kind = known.setdefault(profile.kind_id, Known())
         if profile.spread:
-            known.spread.append(profile)
+            of_kind.spread.append(profile)
         else:
-            known.together[profile.gpu_type.name, profile.gpus] = profile
-    failed = ProfileRun.objects.filter(UNFIT)
-    for run in _among(failed.select_related("gpu_type"), "kind_id", kinds):
-        found.setdefault(run.kind_id, Known()).unfit.add((run.gpu_type.name, run.gpus))
-    return found
+            of_kind.together[profile.gpu_type.name, profile.gpus] = profile
+    unfit_runs = ProfileRun.objects.filter(UNFIT)
+    for run in _among(unfit_runs.select_related("gpu_type"), "kind_id", kinds):
+        known.setdefault(run.kind_id, Known()).unfit.add((run.gpu_type.name, run.gpus))
+    return known
 
 
 def throughputs(
     kind: int, known: Known, wanted: Iterable[Config], pool: Pool, now: datetime
 ) -> list[Throughput]:
-    """Throughput per wanted configuration, known or estimated; sorted by type and GPUs."""
+    """Return the known or estimated throughput on each wanted configuration of one node.
+
+    They are sorted by type and GPUs. Unfit configurations are left out if the kind is measured.
+    """
+    # 1. The known speeds, from which the others are estimated.
     anchors = known.anchors
-    oldest_s = max((pairs.age_s(p, now) for p in anchors.values()), default=0.0)
-    measured = any(p.source == Source.MEASURED for p in anchors.values())
-    wanted = [c for c in wanted if c in anchors or not (measured and c in known.unfit)]
-    shown = {c: p.steps_per_s for c, p in anchors.items()}
-    assumed = any(p.source == Source.ASSUMED for p in anchors.values())
-    shown_over_nodes = {
-        (p.gpu_type.name, p.gpus): p.steps_per_s
-        for p in known.spread
-        if p.source == Source.MEASURED
-    }
-    if assumed and shown_over_nodes:
-        # It has run over nodes only: what it showed there is the best that is known of one node.
-        shown = shown_over_nodes
+    sources = {profile.source for profile in anchors.values()}
+    oldest_s = max((pairs.age_s(profile, now) for profile in anchors.values()), default=0.0)
+    if Source.MEASURED in sources:
+        wanted = [config for config in wanted if config in anchors or config not in known.unfit]
+    known_speeds = {config: profile.steps_per_s for config, profile in anchors.items()}
+    derived_source = Source.ASSUMED if Source.ASSUMED in sources else Source.ESTIMATED
+
+    # 2. A kind that has only run over nodes: its speed there is the best known for one node.
+    over_nodes_speeds = {}
+    for profile in known.spread:
+        if profile.source == Source.MEASURED:
+            over_nodes_speeds[profile.gpu_type.name, profile.gpus] = profile.steps_per_s
+    if Source.ASSUMED in sources and over_nodes_speeds:
+        known_speeds = over_nodes_speeds
         anchors = {}
-        assumed = False
-    speeds = estimate(str(kind), shown, wanted, pool)
-    derived = Source.ASSUMED if assumed else Source.ESTIMATED
-    found = []
-    for (gpu_type, gpus), speed in sorted(speeds.items()):
-        own = anchors.get((gpu_type, gpus))
-        source = Source(own.source) if own else derived
-        age_s = pairs.age_s(own, now) if own else oldest_s
-        found.append(Throughput(gpu_type, gpus, speed, source, age_s))
-    return found
+        derived_source = Source.ESTIMATED
+
+    # 3. The estimates are as old as the oldest known speed.
+    results = []
+    for config, speed in sorted(estimate(str(kind), known_speeds, wanted, pool).items()):
+        gpu_type, gpus = config
+        anchor = anchors.get(config)
+        if anchor is None:
+            results.append(Throughput(gpu_type, gpus, speed, derived_source, oldest_s))
+        else:
+            age_s = pairs.age_s(anchor, now)
+            results.append(Throughput(gpu_type, gpus, speed, Source(anchor.source), age_s))
+    return results
+
+
+def every_count(largest: Mapping[str, int]) -> list[Config]:
+    """Return every number of GPUs of each type, up to that of the type's largest node."""
+    configurations = []
+    for gpu_type, most in largest.items():
+        configurations += [(gpu_type, gpus) for gpus in range(1, most + 1)]
+    return configurations
 
 
 def _view(
     kind: Kind, known: Known, counts: dict[str, int], pool: Pool, now: datetime, usual_s: float
 ) -> KindView:
-    wanted = [(t, g) for t, most in counts.items() for g in range(1, most + 1)]
-    speeds = throughputs(kind.pk, known, wanted, pool, now)
+    """Return a kind as policies see it, without pairs.
+
+    `counts`: GPUs of the largest node of each type. `usual_s`: time to the first step until the
+    kind has shown its own.
+    """
+    speeds = throughputs(kind.pk, known, every_count(counts), pool, now)
     speeds += [spread for spread in over_nodes(known, now) if spread.gpu_type in counts]
-    setup_s, usage = usual_s if kind.setup_s is None else kind.setup_s, _usage(known, counts, now)
-    return KindView(str(kind.pk), str(kind), tuple(speeds), usage=usage, setup_s=setup_s)
+    return KindView(
+        id=str(kind.pk),
+        name=str(kind),
+        throughputs=tuple(speeds),
+        usage=_usage(known, counts, now),
+        setup_s=usual_s if kind.setup_s is None else kind.setup_s,
+    )
 
 
 def _usage(known: Known, counts: dict[str, int], now: datetime) -> tuple[ResourceUse, ...]:
-    """Use of one process by GPU type, from the measured configuration with the fewest GPUs."""
-    found: dict[str, ResourceUse] = {}
-    for (gpu_type, _), p in sorted(known.together.items()):
-        if gpu_type not in counts or gpu_type in found:
+    """Return the use of one process by GPU type, from the configuration with the fewest GPUs."""
+    usage: dict[str, ResourceUse] = {}
+    for (gpu_type, _), profile in sorted(known.together.items()):
+        if gpu_type not in counts or gpu_type in usage:
             continue
-        if p.cores is not None and p.memory_gb is not None:
-            fraction = 1.0 if p.gpu_fraction is None else p.gpu_fraction
-            found[gpu_type] = ResourceUse(
+        if profile.cores is not None and profile.memory_gb is not None:
+            usage[gpu_type] = ResourceUse(
                 gpu_type,
-                p.cores,
-                p.memory_gb,
-                fraction,
-                p.gpu_w,
-                Source(p.source),
-                pairs.age_s(p, now),
+                profile.cores,
+                profile.memory_gb,
+                1.0 if profile.gpu_fraction is None else profile.gpu_fraction,
+                profile.gpu_w,
+                Source(profile.source),
+                pairs.age_s(profile, now),
             )
-    return tuple(found.values())
+    return tuple(usage.values())
 
 
-def _speeds(
+def _speeds_alone(
     known: Mapping[int, Known], types: Collection[str], pool: Pool, now: datetime
 ) -> pairs.Speeds:
+    """Return the speeds of kinds alone on one GPU of each of these types."""
     measured: dict[tuple[str, str], float] = {}
     believed: dict[tuple[str, str], float] = {}
-    for kind, of in known.items():
-        for t in throughputs(kind, of, [(gpu_type, 1) for gpu_type in sorted(types)], pool, now):
-            believed[str(kind), t.gpu_type] = t.steps_per_s
-            if t.source == Source.MEASURED:
-                measured[str(kind), t.gpu_type] = t.steps_per_s
+    single_gpus = [(gpu_type, 1) for gpu_type in sorted(types)]
+    for kind, of_kind in known.items():
+        for throughput in throughputs(kind, of_kind, single_gpus, pool, now):
+            believed[str(kind), throughput.gpu_type] = throughput.steps_per_s
+            if throughput.source == Source.MEASURED:
+                measured[str(kind), throughput.gpu_type] = throughput.steps_per_s
     return pairs.Speeds(measured, believed)
 
 
 def _counts(cluster: Cluster) -> tuple[dict[str, int], frozenset[str], dict[str, Links]]:
     """Return by GPU type the GPUs of the largest node, the types with slots, and the links."""
-    nodes = Node.objects.filter(cluster=cluster, gpu_type__isnull=False).annotate(
-        size=Count("devices"), slots=Max("devices__slots")
-    )
+    nodes = Node.objects.filter(cluster=cluster, gpu_type__isnull=False)
+    nodes = nodes.annotate(size=Count("devices"), slots=Max("devices__slots"))
     counts: dict[str, int] = {}
-    shared: set[str] = set()
+    shared_types: set[str] = set()
     sizes: list[tuple[str, int, float]] = []
-    for gpu_type, size, slots, gbps in nodes.values_list(
-        "gpu_type__name", "size", "slots", "link_gbps"
-    ):
+    columns = ("gpu_type__name", "size", "slots", "link_gbps")
+    for gpu_type, size, slots, gbps in nodes.values_list(*columns):
         counts[gpu_type] = max(counts.get(gpu_type, 1), size)
-        shared |= {gpu_type} if (slots or 1) > 1 else set()
+        if slots is not None and slots > 1:
+            shared_types.add(gpu_type)
         sizes.append((gpu_type, size, gbps))
-    return counts, frozenset(shared), links_of(sizes)
+    return counts, frozenset(shared_types), links_of(sizes)
 
 
 def links_of_every_node() -> dict[str, Links]:
-    """Return the links by GPU type of the nodes of all clusters."""
+    """Return the links of the nodes of all clusters, by GPU type."""
     nodes = Node.objects.filter(gpu_type__isnull=False).annotate(size=Count("devices"))
     return links_of(nodes.values_list("gpu_type__name", "size", "link_gbps"))
 
 
 def wide_counts(kinds: Collection[int], counts: Mapping[str, int]) -> dict[str, set[int]]:
-    """Return by kind the GPUs of its jobs that are more than some type's largest node has."""
+    """Return by kind the numbers of GPUs of its jobs that exceed the largest node of some type.
+
+    `counts`: GPUs of the largest node of each type.
+    """
     jobs = Job.objects.filter(UNFINISHED, batch=False, gpus_min__gt=min(counts.values()))
     rows = _among(jobs.order_by(), "kind_id", sorted(kinds)).values_list("kind_id", "gpus_min")
     wide: dict[str, set[int]] = {}
@@ -302,9 +376,9 @@ def wide_counts(kinds: Collection[int], counts: Mapping[str, int]) -> dict[str, 
 def with_spread_estimates(
     cluster: Cluster, views: Sequence[KindView], wide: Mapping[str, Collection[int]]
 ) -> tuple[KindView, ...]:
-    """Return the views with estimated speeds of these numbers of GPUs over several nodes.
+    """Return the views with estimated speeds over several nodes, where jobs need that many GPUs.
 
-    `wide`: by kind, the GPUs of jobs that no node of some type has. Without any, nothing is read.
+    `wide`: the result of `wide_counts`. If it is empty, nothing is read.
     """
     if not wide:
         return tuple(views)
@@ -312,18 +386,30 @@ def with_spread_estimates(
     rates = spread_rates(views, links, load_pool())
     completed = []
     for view in views:
-        estimates = []
-        for gpus in sorted(wide.get(view.id, ())):
-            for gpu_type, of_type in links.items():
-                is_known = (gpu_type, gpus, True) in view.rates
-                estimate = rates.estimate(view.id, gpu_type, gpus)
-                if estimate is None or is_known or gpus <= of_type.largest:
-                    continue
-                source = Source.ASSUMED if view.is_assumed else Source.ESTIMATED
-                speed = estimate.steps_per_s
-                estimates.append(Throughput(gpu_type, gpus, speed, source, spread=True))
-        completed.append(replace(view, throughputs=(*view.throughputs, *estimates)))
+        source = Source.ASSUMED if view.is_assumed else Source.ESTIMATED
+        speeds = list(view.throughputs)
+        counts = wide.get(view.id, ())
+        for gpu_type, gpus, spread in spread_estimates(view, counts, links, rates):
+            speeds.append(Throughput(gpu_type, gpus, spread.steps_per_s, source, spread=True))
+        completed.append(replace(view, throughputs=tuple(speeds)))
     return tuple(completed)
+
+
+def spread_estimates(
+    view: KindView, counts: Collection[int], links: Mapping[str, Links], rates: SpreadRates
+) -> Iterator[tuple[str, int, SpreadEstimate]]:
+    """Yield (GPU type, GPUs, estimate) of unknown speeds over several nodes.
+
+    `counts`: numbers of GPUs; those that a node of a type has are left out for the type.
+    """
+    for gpus in sorted(counts):
+        for gpu_type, of_type in links.items():
+            is_known = (gpu_type, gpus, True) in view.rates
+            if is_known or gpus <= of_type.largest:
+                continue
+            spread = rates.estimate(view.id, gpu_type, gpus)
+            if spread is not None:
+                yield gpu_type, gpus, spread
 
 
 def spread_rates(views: Iterable[KindView], links: Mapping[str, Links], pool: Pool) -> SpreadRates:
@@ -333,28 +419,33 @@ def spread_rates(views: Iterable[KindView], links: Mapping[str, Links], pool: Po
     now = timezone.now()
     known_views = {view.id: view for view in views}
     for kind, known in load_known(sorted({kind for (kind,) in newest})).items():
-        if str(kind) not in known_views:
-            wanted = [(p.gpu_type.name, p.gpus) for p in known.spread]
-            known_views[str(kind)] = KindView(
-                str(kind),
-                throughputs=(
-                    *throughputs(kind, known, wanted, pool, now),
-                    *over_nodes(known, now),
-                ),
-            )
+        if str(kind) in known_views:
+            continue
+        spread_configs = [(profile.gpu_type.name, profile.gpus) for profile in known.spread]
+        speeds = throughputs(kind, known, spread_configs, pool, now) + over_nodes(known, now)
+        known_views[str(kind)] = KindView(str(kind), throughputs=tuple(speeds))
     return SpreadRates(known_views.values(), links, pool.tflops)
 
 
 def over_nodes(known: Known, now: datetime) -> list[Throughput]:
     """Return the stored speeds over several nodes."""
-    return [
-        Throughput(
-            p.gpu_type.name, p.gpus, p.steps_per_s, Source(p.source), pairs.age_s(p, now), True
-        )
-        for p in known.spread
-        if p.steps_per_s > 0
-    ]
+    speeds = []
+    for profile in known.spread:
+        if profile.steps_per_s > 0:
+            speed = Throughput(
+                profile.gpu_type.name,
+                profile.gpus,
+                profile.steps_per_s,
+                Source(profile.source),
+                pairs.age_s(profile, now),
+                spread=True,
+            )
+            speeds.append(speed)
+    return speeds
 
 
-def _among(rows: QuerySet[Row], name: str, keys: list[int]) -> QuerySet[Row]:
-    return rows.filter(**{f"{name}__in": keys}) if len(keys) <= MOST_NAMED else rows
+def _among(rows: QuerySet[Row], field: str, keys: list[int]) -> QuerySet[Row]:
+    """Return the rows with these keys; for many keys all rows, as they need not be named then."""
+    if len(keys) > MOST_NAMED:
+        return rows
+    return rows.filter(**{f"{field}__in": keys})

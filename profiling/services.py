@@ -40,7 +40,7 @@ RETRIES = 2
 """Failures of a profile run that are forgiven."""
 
 DEVIATION = 0.2
-"""Relative deviation of production's speed that triggers a round."""
+"""Relative deviation of production's speed from the known one that triggers a round."""
 
 REPORT_STEPS = "wrap its loop in loadmaster.training.steps"
 """Remedy for a command that reports no steps."""
@@ -48,16 +48,18 @@ REPORT_STEPS = "wrap its loop in loadmaster.training.steps"
 _NOBODYS_FAULT = frozenset(
     {ReasonClass.PREEMPT, ReasonClass.LEASE, ReasonClass.OPERATOR, ReasonClass.GANG}
 )
+"""Classes of ends that are no failures of a run."""
 
 
 def request_profiles(jobs: Sequence[Job]) -> None:
     """Request missing measurements for saved jobs of one cluster, in the caller's transaction.
 
-    A queued job of mode dedicated becomes PROFILING; others of unknown kinds get an assumed speed.
-    Batch jobs without GPUs have no speed to be measured.
+    A queued job of mode dedicated becomes PROFILING; the unknown kind of another job gets an
+    assumed speed. Batch jobs without GPUs have no speed to be measured.
     """
+    with_speeds = [job for job in jobs if job.gpus_max or not job.batch]
     with transaction.atomic(savepoint=False):
-        begin_all([job for job in jobs if job.gpus_max or not job.batch], timezone.now())
+        begin_all(with_speeds, timezone.now())
 
 
 def profile_run_started(job: Job, copy: int) -> None:
@@ -68,21 +70,20 @@ def profile_run_started(job: Job, copy: int) -> None:
 def profile_run_ended(assignment: Assignment) -> None:
     """Process the end of a profiling assignment, in the transaction that ends it. Idempotent.
 
-    Measured: the run is DONE. Failed: wanted again after a backoff, given up after RETRIES. Ended
-    by nobody's fault: wanted again. Without open runs, the kind's waiting jobs go on.
+    A measured run is DONE. A failed one is wanted again after a pause, and given up after RETRIES.
+    One that ended without a failure is wanted again. If no runs of the kind are open any more, its
+    waiting jobs go on.
     """
-    ended = AssignmentState(assignment.state) in ENDED
-    if assignment.purpose != Purpose.PROFILING or assignment.rank != 0 or not ended:
+    has_ended = AssignmentState(assignment.state) in ENDED
+    if assignment.purpose != Purpose.PROFILING or assignment.rank != 0 or not has_ended:
         return
     with transaction.atomic():
         kind = lock_kind(assignment.job.kind_id)
-        run = ProfileRun.objects.filter(
-            job=assignment.job_id, copy=assignment.copy, state__in=OPEN,
-            ended_fence__lt=assignment.fence
-        ).first()  # fmt: skip
+        runs = ProfileRun.objects.filter(job=assignment.job_id, copy=assignment.copy)
+        run = runs.filter(state__in=OPEN, ended_fence__lt=assignment.fence).first()
         if run is not None:
             run.ended_fence = assignment.fence
-            _take_in(kind, run, assignment)
+            _process_end(kind, run, assignment)
         settle(kind, assignment.job.cluster, timezone.now())
 
 
@@ -94,77 +95,86 @@ def profile_run_silent(assignment: Assignment) -> None:
         runs = ProfileRun.objects.filter(job=assignment.job_id, copy=assignment.copy)
         for run in runs.filter(state__in=OPEN).select_related("gpu_type", "job"):
             steps = assignment.steps_done - assignment.start_steps
-            after = f"after its step {steps}" if steps > 0 else "of its start"
-            why = f"no step within {silence_s:g} s {after}"
+            begin = f"after its step {steps}" if steps > 0 else "of its start"
+            cause = f"no step within {silence_s:g} s {begin}"
             remedy = f"{REPORT_STEPS}, or raise the cluster's profile_silence_s"
-            give_up(run, f"{why}; {remedy}", SILENT)
+            give_up(run, f"{cause}; {remedy}", SILENT)
 
 
 def production_measured(assignment: Assignment) -> None:
-    """Refine a kind's profile by a training assignment's progress since it last did.
+    """Update a kind's profile by a training assignment's steps since its last measurement.
 
-    Short, noisy or throttled launches are ignored; shared devices measure pairs. The next look is
-    after as many steps again. A speed that was unknown, or a deviation above DEVIATION, raises a
-    PROFILE event.
+    Short, noisy or throttled launches are ignored. Launches on shared devices measure pairs. Each
+    measurement of a launch needs as many steps as those before it together. An unknown speed, or a
+    deviation above DEVIATION, raises a PROFILE event.
     """
-    if is_training(assignment) and assignment.share < 1.0:
+    # 1. A launch that tells something new.
+    if not is_training(assignment):
+        return
+    if assignment.share < 1.0:
         pairs_measured(assignment)
         return
-    done = steps_measured(assignment)
-    observation = observe(assignment, done) if is_training(assignment) else None
+    measured_steps = steps_measured(assignment)
+    observation = observe(assignment, measured_steps)
     if observation is None:
         return
-    least = done or least_steps(assignment.job.kind_id, observation)
+    least = measured_steps or least_steps(assignment.job.kind_id, observation)
     if not is_telling(observation, assignment, least):
         return
+
+    # 2. Record it, unless another process was faster.
     with transaction.atomic():
         kind = lock_kind(assignment.job.kind_id)
-        if steps_measured(assignment) != done:
-            return  # another process was faster
+        if steps_measured(assignment) != measured_steps:
+            return
         before, held = record(kind, observation, assignment)
         if held:
             _note_held(observation, before, assignment)
             return
-        believed = before or assignment.predicted_steps_per_s
-        if believed is None or abs(observation.pace.steps_per_s / believed - 1) > DEVIATION:
+
+        # 3. Plan anew if it differs from what the last plan knew.
+        known = before or assignment.predicted_steps_per_s
+        if known is None or abs(observation.pace.steps_per_s / known - 1) > DEVIATION:
             request_reschedule(assignment.job.cluster, Reason.PROFILE, job=assignment.job)
 
 
 def progress_reported(assignment: Assignment, before: int, now: int) -> None:
     """Learn from a running launch after its first steps, and whenever their number doubles.
 
-    `before`, `now`: steps of the launch. Whatever fails here must not refuse the report.
+    `before`, `now`: steps of the launch by its last and this report.
     """
-    first = WARM_UP_STEPS + FIRST_STEPS
-    if now < first or (before >= first and now.bit_length() == before.bit_length()):
+    enough = WARM_UP_STEPS + FIRST_STEPS
+    if now < enough or (before >= enough and now.bit_length() == before.bit_length()):
         return
     try:
         with transaction.atomic():
-            rows = Assignment.objects.select_related("job__cluster", "node")
-            production_measured(rows.get(pk=assignment.pk))
-    except Exception:
+            assignments = Assignment.objects.select_related("job__cluster", "node")
+            production_measured(assignments.get(pk=assignment.pk))
+    except Exception:  # the report itself is taken all the same
         log.exception("nothing learnt from the progress of assignment %s", assignment.pk)
 
 
 def launch_ended(assignment: Assignment) -> None:
-    """Learn speed, run time and cost of a stop from a training launch that has ended.
-
-    Batch jobs and jobs without GPUs have run times, the others speeds.
-    """
+    """Learn speed, run time and cost of a stop from a training launch that has ended."""
+    # 1. The run time. Batch jobs and jobs without GPUs have no speed.
     run_ended(assignment)
     if assignment.job.has_no_speed:
         return
+
+    # 2. The speed, by reported steps.
     production_measured(assignment)
-    whole = observe_whole_run(assignment)
-    stopped = is_training(assignment) and is_stopped(assignment)
-    if whole is None and not stopped:
+
+    # 3. The cost of a stop; and without reported steps, the speed of the whole run.
+    whole_run = observe_whole_run(assignment)
+    was_stopped = is_training(assignment) and is_stopped(assignment)
+    if whole_run is None and not was_stopped:
         return
     with transaction.atomic():
         kind = lock_kind(assignment.job.kind_id)
-        if stopped:
+        if was_stopped:
             learn_stop(kind, assignment)
-        if whole is not None and not kind.reports_steps and not steps_measured(assignment):
-            record(kind, whole, assignment)
+        if whole_run is not None and not kind.reports_steps and not steps_measured(assignment):
+            record(kind, whole_run, assignment)
 
 
 def pairs_measured(assignment: Assignment) -> None:
@@ -172,17 +182,17 @@ def pairs_measured(assignment: Assignment) -> None:
     with transaction.atomic():
         if record_impossible(assignment) is not None:
             request_reschedule(assignment.job.cluster, Reason.PROFILE, job=assignment.job)
-    for seen in observe_pairs(assignment):
+    for observation in observe_pairs(assignment):
         with transaction.atomic():
-            learnt = record_pair(seen)
+            learnt = record_pair(observation)
             if learnt is not None and learnt.deviates(DEVIATION):
                 request_reschedule(assignment.job.cluster, Reason.PROFILE, job=assignment.job)
 
 
 def forget(kind: Kind) -> None:
-    """Have a team's kind measured again; its figures stay as estimates until then.
+    """Have a team's kind measured again; its speeds stay as estimates until then.
 
-    Raises KindStateError for a published one.
+    Raises KindStateError for a published kind.
     """
     if kind.team_id is None:
         raise KindStateError("it is published, and no job of it is measured; withdraw it instead")
@@ -200,7 +210,8 @@ def forget(kind: Kind) -> None:
         audit.record("kind.forget", kind, team=kind.team)
 
 
-def _take_in(kind: Kind, run: ProfileRun, assignment: Assignment) -> None:
+def _process_end(kind: Kind, run: ProfileRun, assignment: Assignment) -> None:
+    """Set the state of a run after the end of its launch, and record what it measured."""
     observation = observe(assignment)
     if observation is not None and _is_enough(observation, run, assignment):
         before, held = record(kind, observation, assignment)
@@ -209,7 +220,9 @@ def _take_in(kind: Kind, run: ProfileRun, assignment: Assignment) -> None:
         if held and not _was_held_before(run, assignment):
             _want_again(run)
             return
-        run.state, run.ended_at, run.reason = R.DONE, timezone.now(), ""
+        run.state = R.DONE
+        run.ended_at = timezone.now()
+        run.reason = ""
         run.save()
     elif assignment.state == AssignmentState.SUCCEEDED:
         give_up(run, f"the command ended without reporting progress; {REPORT_STEPS}", SILENT)
@@ -231,52 +244,63 @@ def _note_held(observation: Observation, known: float | None, assignment: Assign
     if not is_first_held(assignment):
         return
     gpu_type = GpuType.objects.get(pk=observation.gpu_type_id)
-    seen = f"{observation.pace.steps_per_s:.3g} steps/s on {observation.gpus} x {gpu_type.name}"
-    message = f"{seen}, {known:.3g} is known: not taken until a second run shows the like"
+    configuration = f"{observation.gpus} x {gpu_type.name}"
+    speed = f"{observation.pace.steps_per_s:.3g} steps/s on {configuration}, {known:.3g} is known"
+    message = f"{speed}: not taken until a second run shows the like"
     note_job(assignment.job, "warning", data={"message": message})
 
 
 def _is_enough(observation: Observation, run: ProfileRun, assignment: Assignment) -> bool:
-    """Return True for a whole run, or the better half of one that was stopped from outside."""
+    """Return True for a whole run, or half of one that was stopped from outside."""
     if assignment.state == AssignmentState.SUCCEEDED:
         return True
     return not _failed(assignment) and observation.pace.steps >= max(3, run.steps // 2)
 
 
 def _failed(assignment: Assignment) -> bool:
-    return (
-        assignment.state == AssignmentState.FAILED and assignment.reason_class not in _NOBODYS_FAULT
-    )
+    """Return True for a launch that failed by itself."""
+    is_failed = assignment.state == AssignmentState.FAILED
+    return is_failed and assignment.reason_class not in _NOBODYS_FAULT
 
 
 def _failed_once_more(kind: Kind, run: ProfileRun, assignment: Assignment) -> None:
-    """Count the failure; a command that crashed for good is not tried elsewhere for long."""
+    """Count the failure of a run; retry it, or give it up with others that would fail alike."""
+    # 1. Retry, unless the command has crashed for good elsewhere and was measured nowhere.
     run.failures += 1
-    run.reason, run.reason_class = _wording(assignment), assignment.reason_class
+    run.reason = _failure_text(assignment)
+    run.reason_class = assignment.reason_class
     siblings = ProfileRun.objects.filter(kind=kind, job=run.job_id).exclude(pk=run.pk)
-    measured = siblings.filter(state=R.DONE).exists()
-    crashes = siblings.filter(state=R.GIVEN_UP, reason_class=ReasonClass.USER).exists()
-    crashed_before = crashes and run.reason_class == ReasonClass.USER and not measured
-    if run.failures <= RETRIES and not crashed_before:
+    is_measured = siblings.filter(state=R.DONE).exists()
+    has_crashed = siblings.filter(state=R.GIVEN_UP, reason_class=ReasonClass.USER).exists()
+    crashed_again = has_crashed and run.reason_class == ReasonClass.USER and not is_measured
+    if run.failures <= RETRIES and not crashed_again:
         run.ended_at = timezone.now()
         _want_again(run)
         return
+
+    # 2. Give up. A fault of the command itself, other than its memory, shows everywhere.
     give_up(run, run.reason, run.reason_class)
-    if run.reason_class in COMMANDS_FAULT - {ReasonClass.OOM} and not measured:
-        same = f"not tried: on {run.gpus} x {run.gpu_type.name} {run.reason}"
+    if run.reason_class in COMMANDS_FAULT - {ReasonClass.OOM} and not is_measured:
         siblings.filter(state=R.WANTED).update(
-            state=R.GIVEN_UP, reason=same, reason_class=run.reason_class, ended_at=timezone.now()
-        )  # fmt: skip
+            state=R.GIVEN_UP,
+            reason=f"not tried: on {run.gpus} x {run.gpu_type.name} {run.reason}",
+            reason_class=run.reason_class,
+            ended_at=timezone.now(),
+        )
 
 
 def _want_again(run: ProfileRun) -> None:
+    """Return a run to the wanted ones, and ask for a round."""
     run.state = R.WANTED
     run.save()
     request_reschedule(run.job.cluster, Reason.PROFILE, job=run.job)
 
 
-def _wording(assignment: Assignment) -> str:
+def _failure_text(assignment: Assignment) -> str:
+    """Return the end of a launch in words."""
     if assignment.state == AssignmentState.REJECTED:
         return f"the node refused it: {assignment.reason or 'no reason given'}"
-    ended = "it failed" if assignment.exit_code is None else f"exit code {assignment.exit_code}"
-    return f"{ended}: {assignment.reason}" if assignment.reason else ended
+    end = "it failed"
+    if assignment.exit_code is not None:
+        end = f"exit code {assignment.exit_code}"
+    return f"{end}: {assignment.reason}" if assignment.reason else end

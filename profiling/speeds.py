@@ -1,8 +1,9 @@
 """Speed of a launch by its progress, and smoothing of measured speeds. Pure.
 
-Two neighbouring samples bound a segment; the time of a step is the median over all steps after the
-warm-up, each with its segment's mean time, which stalls and late samples do not move. Smoothing: s
-<- s + alpha * (measured - s) with alpha = max(ALPHA, 1 / (samples + 1)).
+Two neighbouring samples bound a segment, whose steps have its mean time. The time of a step is the
+median over all steps after the warm-up, which stalls and late samples do not move.
+
+Smoothing: s <- s + alpha * (measured - s) with alpha = max(ALPHA, 1 / (samples + 1)).
 """
 
 from collections.abc import Iterable
@@ -16,7 +17,7 @@ WARM_UP_STEPS = 1
 """Steps at the beginning that are not counted: compilation, caches, first transfers."""
 
 FIRST_STEPS = 2
-"""Steps after the warm-up that tell the speed where nobody knows it: any is better than none."""
+"""Steps after the warm-up that are enough to measure an unknown speed: any is better than none."""
 
 ASSUMED_RUN_S = 3600.0
 """Run time of the first job of a kind of which nothing is known."""
@@ -35,36 +36,46 @@ class Pace:
 
 
 def pace(samples: Iterable[Sample]) -> Pace | None:
-    """Pace of these samples; None without a step after the warm-up."""
+    """Return the pace of these samples; None without a step after the warm-up."""
     segments = _segments(samples)
-    middle = _quantile(segments, 0.5)
-    if middle is None or middle <= 0:
+    median_s = _quantile(segments, 0.5)
+    if median_s is None or median_s <= 0:
         return None
-    low, high = _quantile(segments, 0.25), _quantile(segments, 0.75)
-    width = (high - low) / middle if low is not None and high is not None else 0.0
-    return Pace(1.0 / middle, sum(steps for _, steps in segments), width)
+    low_s = _quantile(segments, 0.25) or 0.0
+    high_s = _quantile(segments, 0.75) or 0.0
+    steps = sum(segment_steps for _, segment_steps in segments)
+    return Pace(1.0 / median_s, steps, (high_s - low_s) / median_s)
 
 
 def _segments(samples: Iterable[Sample]) -> list[tuple[float, int]]:
-    """(seconds of a step, steps) of each segment after the warm-up, fastest first."""
-    ordered = sorted({(s, e) for s, e in samples if s >= 0 and isfinite(e) and e >= 0})
-    last: dict[int, float] = {}
-    for steps, elapsed in ordered:
-        last.setdefault(
-            steps, elapsed
-        )  # the same step told again later (with a checkpoint or the end) adds no time to it
-    points = [(s, e) for s, e in last.items() if s >= WARM_UP_STEPS]
-    found = [((e2 - e1) / (s2 - s1), s2 - s1) for (s1, e1), (s2, e2) in pairwise(points) if e2 > e1]
-    return sorted(found)
+    """Return (seconds per step, steps) of each segment after the warm-up, the fastest first."""
+    # 1. The first time of each number of steps: the same number may be reported again later, with a
+    #    checkpoint or the end.
+    usable = set()
+    for steps, elapsed_s in samples:
+        if steps >= WARM_UP_STEPS and isfinite(elapsed_s) and elapsed_s >= 0:
+            usable.add((steps, elapsed_s))
+    first_s: dict[int, float] = {}
+    for steps, elapsed_s in sorted(usable):
+        first_s.setdefault(steps, elapsed_s)
+
+    # 2. The segments between them.
+    segments = []
+    for (steps1, elapsed1_s), (steps2, elapsed2_s) in pairwise(first_s.items()):
+        if elapsed2_s > elapsed1_s:
+            steps = steps2 - steps1
+            segments.append(((elapsed2_s - elapsed1_s) / steps, steps))
+    return sorted(segments)
 
 
 def _quantile(segments: list[tuple[float, int]], fraction: float) -> float | None:
-    """Step time below which this fraction of the steps lies."""
-    wanted, seen = fraction * sum(steps for _, steps in segments), 0.0
-    for seconds, steps in segments:
-        seen += steps
-        if seen >= wanted:
-            return seconds
+    """Return the time of a step below which this fraction of the steps lies; None without steps."""
+    wanted_steps = fraction * sum(steps for _, steps in segments)
+    counted_steps = 0.0
+    for step_s, steps in segments:
+        counted_steps += steps
+        if counted_steps >= wanted_steps:
+            return step_s
     return None
 
 
@@ -80,17 +91,21 @@ def assumed_speed(total_steps: int, walltime_s: float | None) -> tuple[float, So
 
 
 def weight_of_next(samples: int) -> float:
-    """alpha of a measurement after `samples` others; 1 for the first."""
+    """Return alpha of a measurement after `samples` others; 1 for the first."""
     return max(ALPHA, 1.0 / (samples + 1))
 
 
 def smoothed(old: float | None, new: float | None, alpha: float) -> float | None:
-    """Return `old` moved by `alpha` of the difference; the other where one is None."""
-    if old is None or new is None:
-        return new if old is None else old
+    """Return `old` moved by `alpha` of the difference to `new`; if one is None, the other one."""
+    if old is None:
+        return new
+    if new is None:
+        return old
     return old + alpha * (new - old)
 
 
 def moved(known: float, measured: float, samples: int) -> float:
-    """Updated average after a measurement; without samples `known` has no weight."""
-    return measured if samples <= 0 else known + weight_of_next(samples) * (measured - known)
+    """Return the average after a measurement; `samples`: measurements that `known` rests on."""
+    if samples <= 0:
+        return measured
+    return known + weight_of_next(samples) * (measured - known)

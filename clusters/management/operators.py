@@ -1,4 +1,4 @@
-"""Base of operators' commands, clusters and nodes by name, and times."""
+"""Parts of operators' commands: their base class, clusters and nodes by name, and times."""
 
 from argparse import ArgumentTypeError
 from datetime import datetime
@@ -40,22 +40,25 @@ def the_node(cluster: Cluster, name: str) -> Node:
 
 
 def moment(option: str, text: str | None, cluster: Cluster) -> datetime:
-    """Parse ISO 8601, by default in the cluster's zone; now if omitted. Raises CommandError."""
+    """Return the time of an option: ISO 8601, by default in the cluster's zone; now if empty.
+
+    Raises CommandError.
+    """
     if not text:
         return timezone.now()
     try:
-        at = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         raise CommandError(
             f"{option}: write a time such as 2026-01-01 or 2026-01-01T06:00, not {text!r}"
         ) from None
-    if at.tzinfo is None:
-        return at.replace(tzinfo=ZoneInfo(cluster.timezone))
-    return at
+    if time.tzinfo is None:
+        return time.replace(tzinfo=ZoneInfo(cluster.timezone))
+    return time
 
 
 class OperatorCommand(BaseCommand):
-    """Operators' command; prints a model's validation errors by field."""
+    """Base of operators' commands, which prints a model's validation errors by field."""
 
     requires_system_checks: tuple[str, ...] = ()
 

@@ -13,6 +13,17 @@ from clusters.models.nodes import (
 )
 
 __all__ = [
-    "Cluster", "Device", "EnergyTariff", "EnrolmentToken", "GpuType", "ImplausibleFigure",
-    "Node", "NodeEvent", "PueRecord", "Reason", "RescheduleEvent", "TariffBand", "TariffStep",
-]  # fmt: skip
+    "Cluster",
+    "Device",
+    "EnergyTariff",
+    "EnrolmentToken",
+    "GpuType",
+    "ImplausibleFigure",
+    "Node",
+    "NodeEvent",
+    "PueRecord",
+    "Reason",
+    "RescheduleEvent",
+    "TariffBand",
+    "TariffStep",
+]

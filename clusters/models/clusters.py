@@ -35,10 +35,10 @@ def check_power_cap_hours(entries: object) -> None:
 
 
 def check_policy(policy: str, parameters: object) -> None:
-    """Check a policy's name and parameters; ValidationError by the cluster's fields."""
+    """Raise ValidationError, by the cluster's field, for an unknown policy or wrong parameters."""
     if not isinstance(parameters, dict):
-        text = 'must be an object such as {"iterations": 1000}'
-        raise ValidationError({"policy_parameters": text})
+        problem = 'must be an object such as {"iterations": 1000}'
+        raise ValidationError({"policy_parameters": problem})
     try:
         registry.check(policy, parameters)
     except PolicyParameterError as error:
@@ -70,24 +70,26 @@ LONGEST_FAULT = 1000
 """Longest text of a policy's fault that a cluster keeps."""
 
 
-def policy_fault(before: Mapping[str, Any], policy: str, detail: str) -> dict[str, Any]:
+def policy_fault(previous: Mapping[str, Any], policy: str, detail: str) -> dict[str, Any]:
     """Return the value of a cluster's field `policy_fault` after a round.
 
-    `before`: its value before, perhaps of another policy. `detail`: the fault; "" without one.
+    `previous`: its value before the round, perhaps of another policy. `detail`: the fault of the
+    round; "" if it had none.
     """
     if not detail:
         return {}
     rounds = 1
-    if before.get("policy") == policy:
-        rounds += before.get("rounds", 0)
+    if previous.get("policy") == policy:
+        rounds += previous.get("rounds", 0)
     return {"policy": policy, "rounds": rounds, "detail": detail[:LONGEST_FAULT]}
 
 
 class Cluster(models.Model):
     """Nodes scheduled together, with one currency, one time zone and one policy.
 
-    `round_number`, `round_owner` and `round_expires_at` are the lock of its one round: taken by
-    compare-and-swap, with an expiry and a number that applying a plan checks.
+    `round_number`, `round_owner` and `round_expires_at` are the lock by which one round runs at a
+    time: it is taken by compare-and-swap, and expires. A plan is applied only if its round's number
+    is still the current one.
     """
 
     name = models.SlugField(unique=True, max_length=63)
@@ -226,12 +228,14 @@ class Cluster(models.Model):
         fault = self.policy_fault
         if fault.get("policy") != self.policy or fault.get("rounds", 0) < BROKEN_AFTER:
             return ""
-        rounds = f"the last {fault['rounds']} rounds"
-        return f"Policy {self.policy} failed or broke a rule in {rounds}: {fault['detail']}"
+        return (
+            f"Policy {self.policy} failed or broke a rule in the last {fault['rounds']} rounds:"
+            f" {fault['detail']}"
+        )
 
     @property
     def log_ends(self) -> tuple[int, int]:
-        """Bytes of the head and the tail of a long output that are kept."""
+        """Bytes that are kept of a long output: at its beginning, and at its end."""
         return int(1e6 * self.log_head_mb), int(1e6 * self.log_tail_mb)
 
     def clean(self) -> None:
@@ -243,7 +247,7 @@ class Cluster(models.Model):
 
 
 class GpuType(models.Model):
-    """GPU model. Power of a node with g of G GPUs in use: base + (G - g) idle + g peak."""
+    """GPU model, with the watts of one idle GPU and of one at work (see `clusters.energy`)."""
 
     name = models.CharField(max_length=63, unique=True)
     tflops = models.FloatField(

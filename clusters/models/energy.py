@@ -13,7 +13,6 @@ from clusters.models.clusters import Cluster
 EMISSIONS = [MinValueValidator(0.0), MaxValueValidator(1e9)]
 """Bounds of g/kWh, as in a snapshot."""
 
-
 PRICES = [MinValueValidator(Decimal(-1000)), MaxValueValidator(Decimal(1000))]
 """Bounds of a price per kWh: those of day-ahead markets are below 0 at times."""
 
@@ -21,8 +20,8 @@ PRICES = [MinValueValidator(Decimal(-1000)), MaxValueValidator(Decimal(1000))]
 class EnergyTariff(models.Model):
     """Version of a cluster's prices from `effective_from`; hours are in the cluster's zone.
 
-    A series has prices of its own for each of its steps, and ends: before `effective_from` and from
-    `effective_until` on the version holds that did without it.
+    A series has a price for each of its steps, and ends: from `effective_until` on, the version
+    holds again that the series replaced for a while.
     """
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="tariffs")
@@ -51,7 +50,7 @@ class EnergyTariff(models.Model):
 
 
 class TariffBand(models.Model):
-    """Price for hours of some days: digits 0 (Monday) .. 6; `to_time` 00:00 is midnight."""
+    """Price for hours of some days: digits 0 (Monday) .. 6; `to_time` 00:00 is the day's end."""
 
     tariff = models.ForeignKey(EnergyTariff, on_delete=models.CASCADE, related_name="bands")
     days = models.CharField(max_length=7, default="0123456")

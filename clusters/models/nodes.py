@@ -40,7 +40,7 @@ def runtimes_of(features: Sequence[str]) -> tuple[str, ...]:
 class EnrolmentToken(models.Model):
     """Single-use token that enrols a machine before it expires; only its sha256 is kept.
 
-    One for a `node` lets a machine take that node's place, under its name.
+    With a `node`, the machine takes that node's place and name.
     """
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="enrolment_tokens")
@@ -75,10 +75,11 @@ class EnrolmentToken(models.Model):
 
 
 class Node(models.Model):
-    """Machine with GPUs of one type, or without any. Sessions of older epochs are refused.
+    """Machine with GPUs of one type, or without any.
 
-    Session secret and node token are kept as sha256. After `session_expires_at` another machine may
-    take over.
+    `epoch` is the number of its agent's session: calls of older sessions are refused. Only the
+    sha256 of the session secret and of the node token is kept. After `session_expires_at` another
+    machine may take the node's place.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -171,7 +172,7 @@ class Node(models.Model):
 
     @property
     def serves_one_team(self) -> bool:
-        """Return True if no second team may use it, as its agent does not isolate jobs."""
+        """True if only one team may use it, as its agent does not isolate jobs."""
         return serves_one_team(self.features)
 
     @property
@@ -190,9 +191,9 @@ class Node(models.Model):
 
 
 class Device(models.Model):
-    """GPU of a node: (node, uuid), never an index; `slots` assignments may share it.
+    """GPU of a node, known by its uuid; up to `slots` assignments may share it.
 
-    `slots` is the agent's offer until an operator sets it (`slots_set`).
+    The agent reports `slots` until an operator sets another number (`slots_set`).
     """
 
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="devices")
@@ -252,7 +253,7 @@ class NodeEvent(models.Model):
 
 
 class ImplausibleFigure(models.Model):
-    """Figure of a name that a node reported and that cannot be: how often, and the newest one."""
+    """Implausible figure that a node reported: `name`, how often, and the newest value."""
 
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="implausible")
     name = models.CharField(max_length=32)

@@ -92,12 +92,14 @@ class TariffsView(StrictView):
     @extend_schema(operation_id="tariffs_list", responses=serializers.TariffSerializer(many=True))
     def get(self, request: Request, name: str) -> Response:
         """The versions, the one that begins last first."""
-        pages = self.pagination_class()
-        tariffs = get_object_or_404(Cluster, name=name).tariffs.annotate(prices=Count("steps"))
-        page = pages.paginate_queryset(
+        cluster = get_object_or_404(Cluster, name=name)
+        tariffs = cluster.tariffs.annotate(prices=Count("steps"))
+        paginator = self.pagination_class()
+        page = paginator.paginate_queryset(
             tariffs.order_by("-effective_from", "-id"), request, view=self
         )
-        return pages.get_paginated_response(serializers.TariffSerializer(page, many=True).data)
+        data = serializers.TariffSerializer(page, many=True).data
+        return paginator.get_paginated_response(data)
 
     @extend_schema(
         operation_id="tariffs_create",
@@ -107,7 +109,7 @@ class TariffsView(StrictView):
     def post(self, request: Request, name: str) -> Response:
         """Add a series of prices, for each hour or quarter of an hour (operators)."""
         cluster = get_object_or_404(Cluster, name=name)
-        body = _read(serializers.SeriesInput, request)
+        body = _validated_body(serializers.SeriesInput, request)
         user = cast(User, request.user)
         try:
             tariff = add_series(cluster, body["csv"], name=body["name"], by=user)
@@ -128,6 +130,7 @@ class NodeViewSet(StrictView, ReadOnlyModelViewSet[Node]):
     lookup_value_regex = "[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 
     def get_queryset(self) -> QuerySet[Node]:
+        """Return the nodes with their GPUs, the slots held of each, and implausible figures."""
         held = Count("slots_held", filter=Q(slots_held__live=True))
         devices = Prefetch("devices", queryset=Device.objects.order_by("uuid").annotate(held=held))
         nodes = Node.objects.select_related("cluster", "gpu_type")
@@ -142,7 +145,8 @@ class NodeViewSet(StrictView, ReadOnlyModelViewSet[Node]):
     @action(detail=True, methods=["post"])
     def cordon(self, request: Request, pk: str) -> Response:
         """Take no new work; what runs goes on (operators)."""
-        return self._change_node(nodes.node_cordon, **_read(serializers.ReasonSerializer, request))
+        body = _validated_body(serializers.ReasonSerializer, request)
+        return self._change_node(nodes.node_cordon, **body)
 
     @extend_schema(request=None, responses=serializers.NodeSerializer)
     @action(detail=True, methods=["post"])
@@ -154,26 +158,27 @@ class NodeViewSet(StrictView, ReadOnlyModelViewSet[Node]):
     @action(detail=True, methods=["post"])
     def drain(self, request: Request, pk: str) -> Response:
         """Take no new work, and move what runs away, at once or by the time given (operators)."""
-        return self._change_node(nodes.node_drain, **_read(serializers.DrainSerializer, request))
+        body = _validated_body(serializers.DrainSerializer, request)
+        return self._change_node(nodes.node_drain, **body)
 
     @extend_schema(request=serializers.RoleSerializer, responses=serializers.NodeSerializer)
     @action(detail=True, methods=["post"])
     def role(self, request: Request, pk: str) -> Response:
         """Say what the node is for: production, profiling or both (operators)."""
-        return self._change_node(nodes.node_set_role, **_read(serializers.RoleSerializer, request))
+        body = _validated_body(serializers.RoleSerializer, request)
+        return self._change_node(nodes.node_set_role, **body)
 
     @extend_schema(request=serializers.SlotsSerializer, responses=serializers.NodeSerializer)
     @action(detail=True, methods=["post"])
     def slots(self, request: Request, pk: str) -> Response:
         """Say how many jobs may share each of its GPUs, or each of those named (operators)."""
-        return self._change_node(
-            nodes.node_set_slots, **_read(serializers.SlotsSerializer, request)
-        )
+        body = _validated_body(serializers.SlotsSerializer, request)
+        return self._change_node(nodes.node_set_slots, **body)
 
-    def _change_node(self, change: Callable[..., Node], **values: Any) -> Response:
-        """Call a service of `nodes` with the values of the body, and answer with the new node."""
+    def _change_node(self, service: Callable[..., Node], **values: Any) -> Response:
+        """Call a service of `nodes` with the values of the body; answer with the changed node."""
         try:
-            change(self.get_object(), actor=self.request.user.get_username(), **values)
+            service(self.get_object(), actor=self.request.user.get_username(), **values)
         except nodes.SlotsError as error:
             raise ValidationError({error.field: [str(error)]}) from None
         except nodes.NodeStateError as error:
@@ -200,10 +205,10 @@ class GpuTypeViewSet(StrictView, ReadOnlyModelViewSet[GpuType]):
         )
         serializer.is_valid(raise_exception=True)
         values = serializer.validated_data
-        old = {name: getattr(serializer.instance, name) for name in values}
+        old_values = {field: getattr(serializer.instance, field) for field in values}
         with transaction.atomic():
             gpu_type = serializer.save()
-            record_values("gpu_type.change", gpu_type, values, old)
+            record_values("gpu_type.change", gpu_type, values, old_values)
             costs_changed(Cluster.objects.filter(nodes__gpu_type=gpu_type).distinct())
         return Response(serializers.GpuTypeSerializer(gpu_type).data)
 
@@ -224,7 +229,7 @@ class EnrolmentTokenViewSet(
     )
     def create(self, request: Request) -> Response:
         """Make a token for one machine, a new node or in place of one; it is shown only here."""
-        body = _read(serializers.EnrolmentTokenInput, request)
+        body = _validated_body(serializers.EnrolmentTokenInput, request)
         token = issue_enrolment_token(
             body["cluster"],
             role=body["role"],
@@ -250,7 +255,7 @@ class PoliciesView(StrictView):
 
 
 def of_cluster(request: Request, rows: QuerySet[Any]) -> QuerySet[Any]:
-    """Keep the rows of the cluster that the parameter `cluster` names; all without it."""
+    """Return the rows of the cluster that the parameter `cluster` names; all rows without it."""
     name = request.query_params.get("cluster", "")
     if "\0" in name:
         return rows.none()  # PostgreSQL refuses a text with NUL
@@ -259,7 +264,7 @@ def of_cluster(request: Request, rows: QuerySet[Any]) -> QuerySet[Any]:
     return rows
 
 
-def _read(serializer_class: type[Serializer[Any]], request: Request) -> dict[str, Any]:
+def _validated_body(serializer_class: type[Serializer[Any]], request: Request) -> dict[str, Any]:
     """Return the validated body of a request. Raises ValidationError."""
     serializer = serializer_class(data=request.data)
     serializer.is_valid(raise_exception=True)

@@ -22,6 +22,7 @@ from loadmaster.protocol import MOST_DEVICES, MOST_SLOTS, AssignmentState
 from policies.host import registry
 
 ASSIGNMENT_STATES = [(str(state), str(state)) for state in AssignmentState]
+"""Choices of an assignment's state, which the API's description names once."""
 
 
 class ClusterSerializer(OnlySettable, serializers.ModelSerializer[Cluster]):
@@ -35,13 +36,34 @@ class ClusterSerializer(OnlySettable, serializers.ModelSerializer[Cluster]):
     class Meta:
         model = Cluster
         fields = [
-            "name", "timezone", "currency", "policy", "policy_parameters", "seed", "period_s",
-            "power_cap_w", "power_cap_hours", "emissions_cost_per_kg", "horizon_s",
-            "restart_cost_s", "min_run_factor", "value_of_time", "profiling", "profile_silence_s",
-            "profiling_steps", "predictor", "heartbeat_s", "lease_s", "grace_s", "margin_s",
-            "log_head_mb", "log_tail_mb",
-            "round_number", "last_round_at", "broken_policy",
-        ]  # fmt: skip
+            "name",
+            "timezone",
+            "currency",
+            "policy",
+            "policy_parameters",
+            "seed",
+            "period_s",
+            "power_cap_w",
+            "power_cap_hours",
+            "emissions_cost_per_kg",
+            "horizon_s",
+            "restart_cost_s",
+            "min_run_factor",
+            "value_of_time",
+            "profiling",
+            "profile_silence_s",
+            "profiling_steps",
+            "predictor",
+            "heartbeat_s",
+            "lease_s",
+            "grace_s",
+            "margin_s",
+            "log_head_mb",
+            "log_tail_mb",
+            "round_number",
+            "last_round_at",
+            "broken_policy",
+        ]
         read_only_fields = ["name", "currency", "round_number", "last_round_at", "broken_policy"]
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
@@ -50,10 +72,10 @@ class ClusterSerializer(OnlySettable, serializers.ModelSerializer[Cluster]):
         if "policy" in attrs or "policy_parameters" in attrs:
             old_policy = self.instance.policy if self.instance else ""
             policy = attrs.get("policy", old_policy)
-            parameters: dict[str, Any] = {}
+            kept_parameters: dict[str, Any] = {}
             if self.instance and policy == old_policy:
-                parameters = self.instance.policy_parameters
-            parameters = attrs.get("policy_parameters", parameters)
+                kept_parameters = self.instance.policy_parameters
+            parameters = attrs.get("policy_parameters", kept_parameters)
             if policy not in registry.names():
                 problem = f"{policy!r} is no policy; known are: {', '.join(registry.names())}"
                 raise serializers.ValidationError({"policy": problem})
@@ -86,10 +108,21 @@ class DeviceSerializer(serializers.ModelSerializer[Device]):
     class Meta:
         model = Device
         fields = [
-            "uuid", "slots", "held_slots", "memory_gb", "healthy", "trouble", "emulated",
-            "parent_uuid", "mig_profile",
-            "gpu_fraction", "memory_used_gb", "power_w", "power_source", "temperature_c",
-        ]  # fmt: skip
+            "uuid",
+            "slots",
+            "held_slots",
+            "memory_gb",
+            "healthy",
+            "trouble",
+            "emulated",
+            "parent_uuid",
+            "mig_profile",
+            "gpu_fraction",
+            "memory_used_gb",
+            "power_w",
+            "power_source",
+            "temperature_c",
+        ]
 
     def get_held_slots(self, device: Device) -> int:
         return int(getattr(device, "held", 0))
@@ -120,12 +153,30 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
     class Meta:
         model = Node
         fields = [
-            "id", "name", "cluster", "gpu_type", "role", "state", "drain_until", "reason", "cores",
-            "memory_gb", "reserved_cores", "reserved_memory_gb", "labels", "runtimes", "isolation",
+            "id",
+            "name",
+            "cluster",
+            "gpu_type",
+            "role",
+            "state",
+            "drain_until",
+            "reason",
+            "cores",
+            "memory_gb",
+            "reserved_cores",
+            "reserved_memory_gb",
+            "labels",
+            "runtimes",
+            "isolation",
             "rack",
-            "emulated", "agent_version", "last_seen_at", "disk_free_gb", "gpu_trouble", "devices",
+            "emulated",
+            "agent_version",
+            "last_seen_at",
+            "disk_free_gb",
+            "gpu_trouble",
+            "devices",
             "implausible",
-        ]  # fmt: skip
+        ]
 
     @extend_schema_field(serializers.ListField(child=serializers.CharField()))
     def get_runtimes(self, node: Node) -> list[str]:
@@ -176,9 +227,15 @@ class TariffSerializer(serializers.ModelSerializer[EnergyTariff]):
     class Meta:
         model = EnergyTariff
         fields = [
-            "id", "name", "effective_from", "effective_until", "default_price_per_kwh",
-            "emissions_g_per_kwh", "prices", "created_at",
-        ]  # fmt: skip
+            "id",
+            "name",
+            "effective_from",
+            "effective_until",
+            "default_price_per_kwh",
+            "emissions_g_per_kwh",
+            "prices",
+            "created_at",
+        ]
 
 
 class SeriesInput(OnlySettable, serializers.Serializer[Any]):
@@ -228,7 +285,7 @@ class EnrolmentTokenInput(OnlySettable, serializers.Serializer[Any]):
         attrs["node"] = None
         if not name:
             return attrs
-        # Compared here, as PostgreSQL refuses some texts: NUL, and what is not a UUID.
+        # Compared in Python: PostgreSQL would refuse a text with NUL, or one that is no UUID.
         for node in Node.objects.filter(cluster=cluster):
             if name in (node.name, str(node.pk)):
                 attrs["node"] = node

@@ -13,17 +13,17 @@ from controlplane.web.operators import changed, note_change
 
 
 def cluster_change(cluster: Cluster, by: User, values: Mapping[str, Any]) -> list[str]:
-    """Set these fields, whose values are valid, ask for a round, and note it in the history.
+    """Set fields to these valid values, note the change in the history, and ask for a round.
 
     Return the names of the fields that changed. Only the given columns are written: the row also
     holds the lock of a round that may be running.
     """
-    fields = changed(cluster, values)
-    if fields:
-        old = {name: getattr(cluster, name) for name in values}
+    changed_fields = changed(cluster, values)
+    if changed_fields:
+        old_values = {name: getattr(cluster, name) for name in values}
         with transaction.atomic():
-            record_values("cluster.change", cluster, values, old, by=by)
+            record_values("cluster.change", cluster, values, old_values, by=by)
             Cluster.objects.filter(pk=cluster.pk).update(**values)
-            note_change(cluster, by, fields)
+            note_change(cluster, by, changed_fields)
             request_reschedule(cluster, Reason.OPERATOR)
-    return fields
+    return changed_fields

@@ -38,23 +38,25 @@ LONGEST_PAUSE_S = 0.2
 """Longest pause in seconds between two transactions of a flush."""
 
 MOST_BATCHES = 20_000
-"""Batches per flush; earlier ones are dropped."""
+"""Most batches per flush; older ones are dropped."""
 
 BACKOFF_S = 60.0
 """Pause after a cache failure: a frozen cache delays every heartbeat by seconds."""
 
 
 class Backoff:
-    """Pause after a failure; a race between threads costs one more call at worst."""
+    """Pause of BACKOFF_S after a failure; a race between threads costs one more call at worst."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._until_s = -inf
 
     def begin(self) -> None:
+        """Begin the pause."""
         self._until_s = self._clock() + BACKOFF_S
 
     def lasts(self) -> bool:
+        """Return True during the pause."""
         return self._clock() < self._until_s
 
 
@@ -75,12 +77,13 @@ _SAMPLED = ("gpu_fraction", "memory_used_gb", "power_w", "power_source", "temper
 _sampled_values = attrgetter(*_SAMPLED)
 
 _REPORTED = ("parent_uuid", "mig_profile", "memory_gb", "healthy", "emulated")
-"""Fields of a Device that are those of its report."""
+"""Fields of a Device that its report has under the same name."""
 
 _WRITTEN = (*_REPORTED, "trouble", "slots")
+"""Fields of a Device that a report sets."""
 
 Health = tuple[bool, str]
-"""Health of a device (True: healthy), and its trouble; "": none."""
+"""(True if a device is healthy, its trouble or "")."""
 
 SampleRow = tuple[Any, ...]
 """Node id in hex, device uuid, and the values of _SAMPLED."""
@@ -97,9 +100,9 @@ def sync_devices(
 ) -> bool:
     """Set the node's devices as reported; return True if any changed.
 
-    Devices that are no longer reported become unhealthy, with `gpu_trouble` of the machine as their
-    trouble. The agent's number of slots counts until an operator sets another one; it is never less
-    than the slots that jobs hold.
+    Devices that are no longer reported become unhealthy, with `gpu_trouble` as their trouble. The
+    agent's number of slots counts until an operator sets another one; it is never less than the
+    slots that jobs hold.
     """
     known = {device.uuid: device for device in node.devices.all()}
     was_healthy = {uuid: device.healthy for uuid, device in known.items()}
@@ -113,39 +116,39 @@ def sync_devices(
         if device is None:
             values = _reported_values(report)
             new.append(Device(node=node, uuid=report.uuid, slots=report.slots, **values))
-        elif _update(device, report, held.get(device.pk, 0)):
+        elif _set_as_reported(device, report, held.get(device.pk, 0)):
             changed.append(device)
 
     # 2. Delete vanished devices that cannot come back, and the others if there are too many.
     vanished = set(known) - {report.uuid for report in reports}
     for uuid in sorted(vanished):
-        is_former = OF_FORMER_MACHINE in (known[uuid].trouble, gpu_trouble)
-        if is_former or uuid.startswith(UNIDENTIFIED):
+        is_of_former_machine = OF_FORMER_MACHINE in (known[uuid].trouble, gpu_trouble)
+        if is_of_former_machine or uuid.startswith(UNIDENTIFIED):
             _delete_free(node, [uuid])
     if len(known) + len(new) > MOST_DEVICES:
         _delete_free(node, vanished)
 
-    # 3. Write what changed.
+    # 3. Write what changed. Vanished devices that jobs hold stay, as unhealthy ones.
     Device.objects.bulk_update(changed, _WRITTEN)
     Device.objects.bulk_create(new)
-    trouble = shown_trouble(gpu_trouble) or NOT_REPORTED
-    lost = node.devices.filter(uuid__in=vanished)
-    has_lost_healthy = lost.filter(healthy=True).exists()
-    lost.exclude(trouble=OF_FORMER_MACHINE).update(healthy=False, trouble=trouble)
+    trouble_of_vanished = shown_trouble(gpu_trouble) or NOT_REPORTED
+    kept = node.devices.filter(uuid__in=vanished)
+    healthy_vanished = kept.filter(healthy=True).exists()
+    kept.exclude(trouble=OF_FORMER_MACHINE).update(healthy=False, trouble=trouble_of_vanished)
 
-    # 4. Note devices whose health is another one than before. A new one counts as healthy before.
+    # 4. Note devices that became healthy or unhealthy. A new one counts as healthy before.
     health: dict[str, Health] = {}
     for report in reports:
         health[report.uuid] = (report.healthy, trouble_of(report))
     for uuid in vanished:
         if not uuid.startswith(UNIDENTIFIED):
-            health[uuid] = (False, trouble)
+            health[uuid] = (False, trouble_of_vanished)
     health_changed = {}
-    for uuid, (healthy, its_trouble) in health.items():
+    for uuid, (healthy, trouble) in health.items():
         if healthy != was_healthy.get(uuid, True):
-            health_changed[uuid] = (healthy, its_trouble)
+            health_changed[uuid] = (healthy, trouble)
     _note_health_event(node, health_changed)
-    return bool(changed or new or has_lost_healthy)
+    return bool(changed or new or healthy_vanished)
 
 
 def _note_health_event(node: Node, changed: Mapping[str, Health]) -> None:
@@ -162,7 +165,7 @@ def _note_health_event(node: Node, changed: Mapping[str, Health]) -> None:
 
 
 def _delete_free(node: Node, uuids: Collection[str]) -> None:
-    """Delete those of the devices that no job holds: a node's page shows all that it has."""
+    """Delete those of these devices that no job holds."""
     held = Device.objects.filter(slots_held__live=True, node=node).values("pk")
     node.devices.filter(uuid__in=uuids).exclude(pk__in=held).delete()
 
@@ -174,8 +177,11 @@ def _reported_values(report: DeviceReport) -> dict[str, Any]:
     return values
 
 
-def _update(device: Device, report: DeviceReport, held: int) -> bool:
-    """Set a device as reported, without saving it; return True if it changed."""
+def _set_as_reported(device: Device, report: DeviceReport, held: int) -> bool:
+    """Set a device as reported, without saving it; return True if it changed.
+
+    `held`: slots of it that jobs hold.
+    """
     before = [getattr(device, name) for name in _WRITTEN]
     for name, value in _reported_values(report).items():
         setattr(device, name, value)
@@ -185,7 +191,7 @@ def _update(device: Device, report: DeviceReport, held: int) -> bool:
 
 
 def held_slots(devices: Iterable[Device]) -> dict[int, int]:
-    """Return the number of slots held of each device, by primary key, without free devices."""
+    """Return how many slots jobs hold of each device, by primary key; free devices are left out."""
     keys = [device.pk for device in devices]
     held = Device.objects.filter(slots_held__live=True, pk__in=keys).order_by()
     return dict(held.values_list("pk").annotate(n=Count("slots_held")))
@@ -194,7 +200,7 @@ def held_slots(devices: Iterable[Device]) -> dict[int, int]:
 def note_health(doubtful: Mapping[UUID, Sequence[DeviceSample]]) -> None:
     """Write changes of health and trouble, and ask for rounds of nodes whose health changed.
 
-    `doubtful`: samples of the nodes, by id, of which a device has a trouble, known or reported.
+    `doubtful`: samples by node, of nodes with a device that has a trouble or reports one.
     """
     if not doubtful:
         return
@@ -205,18 +211,18 @@ def note_health(doubtful: Mapping[UUID, Sequence[DeviceSample]]) -> None:
         for sample in samples:
             reported[node_pk, sample.uuid] = (sample.healthy, trouble_of(sample))
 
-    # 2. Write it where it is another one than the known health.
+    # 2. Write it where it differs from the known health.
     changed: dict[UUID, dict[str, Health]] = {}
     devices = Device.objects.filter(node__in=list(doubtful)).order_by("pk")
     for device in devices.only("node_id", "uuid", "healthy", "trouble"):
-        before = (device.healthy, device.trouble)
-        now = reported.get((device.node_id, device.uuid), before)
-        if now == before:
+        old_health = (device.healthy, device.trouble)
+        new_health = reported.get((device.node_id, device.uuid), old_health)
+        if new_health == old_health:
             continue
-        healthy, trouble = now
+        healthy, trouble = new_health
         Device.objects.filter(pk=device.pk).update(healthy=healthy, trouble=trouble)
         if healthy != device.healthy:
-            changed.setdefault(device.node_id, {})[device.uuid] = now
+            changed.setdefault(device.node_id, {})[device.uuid] = new_health
 
     # 3. Devices that became healthy or unhealthy change what a round can place.
     for node_pk in sorted(changed):
@@ -233,16 +239,16 @@ def _health_changed(node: Node, changed: Mapping[str, Health]) -> None:
     request_reschedule(node.cluster, reason, node=node)
 
 
-def keep_samples(heard: Sequence[tuple[UUID, Sequence[DeviceSample]]]) -> None:
+def keep_samples(samples_by_node: Sequence[tuple[UUID, Sequence[DeviceSample]]]) -> None:
     """Cache the newest samples of these nodes as one batch for `flush_samples`."""
     rows = []
-    for node_pk, samples in heard:
+    for node_pk, samples in samples_by_node:
         for sample in samples:
             rows.append((node_pk.hex, sample.uuid, *_sampled_values(sample)))
     if not rows or _backoff.lasts():
         return
     try:
-        cache.set(_key(_next_number()), rows, SAMPLES_LIVE_S)
+        cache.set(_batch_key(_next_number()), rows, SAMPLES_LIVE_S)
     except (RedisError, OSError) as error:
         _backoff.begin()
         log.warning("device samples are not kept for %g s: %s", BACKOFF_S, error)
@@ -252,7 +258,7 @@ def _next_number() -> int:
     """Return the number of a new batch."""
     try:
         return int(cache.incr(_NEXT))
-    except ValueError:  # the first of all, or the cache was emptied
+    except ValueError:  # the first batch of all, or the cache was emptied
         cache.add(_NEXT, 0, None)
         return int(cache.incr(_NEXT))
 
@@ -272,7 +278,7 @@ def flush_samples() -> int:
     newest: dict[tuple[str, str], SampleRow] = {}
     for batch in batches:
         for row in batch:
-            node, uuid = row[0], row[1]
+            node, uuid = row[:2]
             newest[node, uuid] = row
     try:
         return _write([newest[key] for key in sorted(newest)])
@@ -281,7 +287,7 @@ def flush_samples() -> int:
 
 
 def end_flush_pause() -> None:
-    """Let the next flush begin: if the cache's clock was set back, a pause lasts too long."""
+    """End the pause after a flush, which lasts too long if the cache's clock was set back."""
     try:
         cache.delete(_FLUSHING)
     except (RedisError, OSError) as error:
@@ -289,7 +295,7 @@ def end_flush_pause() -> None:
 
 
 def _pause_after(took_s: float) -> None:
-    """Let no flush begin for a while after one that took so many seconds."""
+    """Keep the flush lock for a while after a flush that took so many seconds."""
     pause_s = int(min(PAUSE_FACTOR * took_s, LONGEST_FLUSH_PAUSE_S))  # 0 releases the lock
     try:
         cache.set(_FLUSHING, True, pause_s)
@@ -321,12 +327,13 @@ def _take_batches() -> list[list[SampleRow]]:
     if done > newest:  # the cache has lost the number of the newest batch
         done = 0
     first = max(done, newest - MOST_BATCHES) + 1
-    keys = [_key(number) for number in range(first, newest + 1)]
+    keys = [_batch_key(number) for number in range(first, newest + 1)]
     batches = cache.get_many(keys)
     cache.delete_many(list(batches))
     cache.set(_DONE, newest, None)
     return [batches[key] for key in keys if key in batches]
 
 
-def _key(number: int) -> str:
+def _batch_key(number: int) -> str:
+    """Return the cache key of a batch."""
     return f"samples:{number}"

@@ -52,7 +52,7 @@ def issue_enrolment_token(
     return token
 
 
-def register(token: str, words: Registration, now: datetime | None = None) -> Registered:
+def register(token: str, registration: Registration, now: datetime | None = None) -> Registered:
     """Enrol a machine, and return its node's id and new token.
 
     A machine that is known by its `machine_id` gets its node again, whose old token ends. It may
@@ -60,17 +60,17 @@ def register(token: str, words: Registration, now: datetime | None = None) -> Re
     is then unused.
     """
     now = now or timezone.now()
-    if words.protocol != PROTOCOL_VERSION:
+    if registration.protocol != PROTOCOL_VERSION:
         raise AgentCallError(
             426,
             ErrorCode.PROTOCOL,
-            f"this server speaks protocol {PROTOCOL_VERSION}, not {words.protocol}",
+            f"this server speaks protocol {PROTOCOL_VERSION}, not {registration.protocol}",
         )
     node_token = secrets.token_urlsafe(TOKEN_BYTES)
     with transaction.atomic():
-        enrolment = _use_token(token, words, now)
-        check_registration(words)
-        node = _enrol(enrolment, words, sha256(node_token), now)
+        enrolment = _use_token(token, registration, now)
+        check_registration(registration)
+        node = _enrol(enrolment, registration, sha256(node_token), now)
         EnrolmentToken.objects.filter(pk=enrolment.pk).update(used_by=node)
     return Registered(
         node_id=str(node.pk), node_token=node_token, intervals=intervals_of(enrolment.cluster)
@@ -85,26 +85,26 @@ def gpu_type_of(devices: tuple[DeviceReport, ...]) -> GpuType | None:
     if not devices:
         return None
     name = devices[0].gpu_type
-    found = GpuType.objects.filter(name=name).first()
-    if found is None:
+    gpu_type = GpuType.objects.filter(name=name).first()
+    if gpu_type is None:
         known = ", ".join(GpuType.objects.values_list("name", flat=True)) or "none yet"
         raise invalid(
             "devices[0].gpu_type",
             f"GPU type {name!r} is unknown here (known: {known}); an operator adds it in the admin",
         )
-    return found
+    return gpu_type
 
 
 def check_enrolment_token(token: str) -> None:
     """Raise AgentCallError for a token that was never issued.
 
-    This is checked first, so that the server does not parse a stranger's body.
+    It is called first, so that the server does not parse a stranger's body.
     """
     if not EnrolmentToken.objects.filter(sha256=sha256(token)).exists():
         raise _bad_token()
 
 
-def _use_token(token: str, words: Registration, now: datetime) -> EnrolmentToken:
+def _use_token(token: str, registration: Registration, now: datetime) -> EnrolmentToken:
     """Mark the token used by compare-and-swap: of two machines that send it, one is enrolled.
 
     Raises AgentCallError for a token that cannot be used.
@@ -117,53 +117,54 @@ def _use_token(token: str, words: Registration, now: datetime) -> EnrolmentToken
     if valid.filter(used_at=None).update(used_at=now):
         return tokens.get()
 
-    # 2. A token that this machine used before, as the answer may not have reached it.
-    again = tokens.filter(
+    # 2. A token that this machine has used: the answer may not have reached it.
+    repeated = tokens.filter(
         expires_at__gt=now,
-        used_by__machine_id=words.machine_id,
+        used_by__machine_id=registration.machine_id,
         used_by__session_secret_sha256="",  # no session since
     ).first()
-    if again is not None:
-        return again
+    if repeated is not None:
+        return repeated
     raise _bad_token()
 
 
 def _bad_token() -> AgentCallError:
-    text = "the enrolment token is unknown, used up or expired; ask an operator for a new one"
-    return bad_token(text)
+    """Return the refusal of an enrolment token that cannot be used."""
+    detail = "the enrolment token is unknown, used up or expired; ask an operator for a new one"
+    return bad_token(detail)
 
 
 def _enrol(
-    enrolment: EnrolmentToken, words: Registration, token_sha256: str, now: datetime
+    enrolment: EnrolmentToken, registration: Registration, token_sha256: str, now: datetime
 ) -> Node:
     """Make or update the node of a machine, with its devices. Raises AgentCallError."""
     # 1. The registered values; a node that is enrolled anew has no session.
-    gpu_type = gpu_type_of(words.devices)
+    gpu_type = gpu_type_of(registration.devices)
     values = {
-        "name": words.name or words.hostname,
+        "name": registration.name or registration.hostname,
         "gpu_type": gpu_type,
-        "cores": words.cores,
-        "memory_gb": words.memory_gb,
-        "rack": words.rack,
-        "boot_id": words.boot_id,
+        "cores": registration.cores,
+        "memory_gb": registration.memory_gb,
+        "rack": registration.rack,
+        "boot_id": registration.boot_id,
         "token_sha256": token_sha256,
-        "agent_version": words.agent_version[:50],
-        "features": sorted(words.features),
-        "emulated": any(device.emulated for device in words.devices),
+        "agent_version": registration.agent_version[:50],
+        "features": sorted(registration.features),
+        "emulated": any(device.emulated for device in registration.devices),
         "session_secret_sha256": "",
         "session_expires_at": None,
         "last_seen_at": now,
     }
-    data: dict[str, object] = {
+    event_data: dict[str, object] = {
         "token": enrolment.pk,
-        "agent_version": words.agent_version[:50],
+        "agent_version": registration.agent_version[:50],
     }
 
     # 2. A token for a node lets the machine take that node's place.
-    machine = {"cluster": enrolment.cluster, "machine_id": words.machine_id}
+    machine = {"cluster": enrolment.cluster, "machine_id": registration.machine_id}
     known = Node.objects.select_for_update(no_key=True).filter(**machine).first()
     if enrolment.node_id is not None:
-        return _take_place(enrolment.node_id, words, known, values, data)
+        return _take_place(enrolment.node_id, registration, known, values, event_data)
 
     # 3. Else a known machine keeps its node, and another one becomes a new node.
     _check_name(enrolment.cluster, str(values["name"]), known)
@@ -171,23 +172,24 @@ def _enrol(
         known = Node.objects.create(**machine, role=enrolment.role, **values)
     else:
         Node.objects.filter(pk=known.pk).update(**values)
-    sync_devices(known, words.devices)
-    NodeEvent.objects.create(node=known, event="enrolled", data=data)
+    sync_devices(known, registration.devices)
+    NodeEvent.objects.create(node=known, event="enrolled", data=event_data)
     return known
 
 
 def _take_place(
     node_pk: UUID,
-    words: Registration,
+    registration: Registration,
     known: Node | None,
     values: Mapping[str, object],
-    data: dict[str, object],
+    event_data: dict[str, object],
 ) -> Node:
     """Let a machine take a node's place and name; the former machine's token ends.
 
-    `known`: the machine's node, if it is one already; `values`: fields of the node to set; `data`:
-    that of the node's event. Launches of the former machine keep their devices until their leases
-    are over. Raises AgentCallError while the former agent lives, or if the machine is another node.
+    `known`: the machine's own node, if it has one. `values`: fields of the node to set.
+    `event_data`: of the node's event. Launches of the former machine keep their devices until their
+    leases are over. Raises AgentCallError while the former agent lives, or if the machine is
+    another node.
     """
     node = Node.objects.select_for_update(no_key=True).get(pk=node_pk)
     if known is not None and known != node:
@@ -196,11 +198,11 @@ def _take_place(
     if known is None and not is_silent(node.session_expires_at):
         text = f"node {node} has an agent that lives; stop it, and wait until its session is over"
         raise AgentCallError(409, ErrorCode.SESSION_LIVES, text)
-    kept = {**values, "name": node.name, "machine_id": words.machine_id}
-    Node.objects.filter(pk=node.pk).update(**kept)
-    sync_devices(node, words.devices, OF_FORMER_MACHINE)
-    data["former_machine"] = node.machine_id
-    NodeEvent.objects.create(node=node, event="taken_back", data=data)
+    new_values = {**values, "name": node.name, "machine_id": registration.machine_id}
+    Node.objects.filter(pk=node.pk).update(**new_values)
+    sync_devices(node, registration.devices, OF_FORMER_MACHINE)
+    event_data["former_machine"] = node.machine_id
+    NodeEvent.objects.create(node=node, event="taken_back", data=event_data)
     return node
 
 

@@ -10,7 +10,7 @@ from django.db.models import F, Prefetch
 from clusters.models import ImplausibleFigure
 from clusters.plausible import Dropped
 
-SHOWN = timedelta(days=1)
+SHOWN_AGE = timedelta(days=1)
 """Age up to which a node's page names such a figure."""
 
 RECENT = "recently_implausible"
@@ -18,21 +18,21 @@ RECENT = "recently_implausible"
 
 
 def note_dropped(dropped_by_node: Mapping[UUID, Dropped], now: datetime) -> None:
-    """Count the figures of nodes that were dropped."""
+    """Add the figures that were dropped to the counts of their nodes."""
     for node, dropped in dropped_by_node.items():
-        for name, (number, value) in dropped.figures.items():
+        for name, (count, value) in dropped.figures.items():
             with transaction.atomic():
-                _add(node, name, number, value, now)
+                _add(node, name, count, value, now)
 
 
-def _add(node: UUID, name: str, number: int, value: float, now: datetime) -> None:
-    """Add a number of dropped figures of a name; `value`: the newest of them."""
+def _add(node: UUID, name: str, count: int, value: float, now: datetime) -> None:
+    """Count `count` more dropped figures of a name; `value`: the newest of them."""
     newest = {"value": value, "at": now}
     row, _ = ImplausibleFigure.objects.get_or_create(node_id=node, name=name, defaults=newest)
-    ImplausibleFigure.objects.filter(pk=row.pk).update(count=F("count") + number, **newest)
+    ImplausibleFigure.objects.filter(pk=row.pk).update(count=F("count") + count, **newest)
 
 
 def recent(now: datetime) -> "Prefetch[str]":
-    """Return the prefetch of nodes' figures of the last day, as their attribute RECENT."""
-    rows = ImplausibleFigure.objects.filter(at__gte=now - SHOWN).order_by("name")
+    """Return a prefetch that puts a node's figures of the last day in its attribute RECENT."""
+    rows = ImplausibleFigure.objects.filter(at__gte=now - SHOWN_AGE).order_by("name")
     return Prefetch("implausible", queryset=rows, to_attr=RECENT)

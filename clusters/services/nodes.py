@@ -19,7 +19,7 @@ VERBS = {State.CORDONED: "cordon", State.READY: "uncordon", State.DRAINING: "dra
 
 
 class NodeStateError(Exception):
-    """Node in a state that does not allow the action."""
+    """Refusal of an action that the state of a node does not allow."""
 
 
 def node_cordon(node: Node, actor: str = "", reason: str = "") -> Node:
@@ -74,9 +74,9 @@ def node_revoke(node: Node) -> Node:
 def _move(
     node: Node, allowed: set[State], values: dict[str, Any], reason: Reason, actor: str
 ) -> Node:
-    """Move a node from one of the allowed states to that of `values`, and set its other fields.
+    """Set fields of a node to `values`, among them its state, if its old state is allowed.
 
-    `reason`: that of the round that is asked for. Raises NodeStateError.
+    `reason`: of the round that is asked for. Raises NodeStateError.
     """
     old_state = State(node.state)
     new_state = values["state"]
@@ -90,7 +90,7 @@ def _move(
         if not Node.objects.filter(pk=node.pk, state=old_state).update(**values):
             raise NodeStateError(f"node {node} is no longer {old_state}; look at it again")
 
-        # 2. Its history, the audit, and a round.
+        # 2. Note it in the node's history and the audit, and ask for a round.
         data = {"from": old_state, "reason": values["reason"]}
         if values["drain_until"]:
             data["until"] = values["drain_until"].isoformat()
@@ -105,7 +105,7 @@ def _move(
 
 
 class SlotsError(ValueError):
-    """Invalid slots or unknown GPU; `field`: the wrong one, the text names the remedy."""
+    """Invalid number of slots or unknown GPU, with the wrong `field`."""
 
     def __init__(self, field: str, text: str) -> None:
         super().__init__(text)
@@ -115,8 +115,8 @@ class SlotsError(ValueError):
 def node_set_slots(node: Node, slots: int, devices: Sequence[str] = (), actor: str = "") -> Node:
     """Let `slots` jobs share each GPU of the node, or each of `devices` (uuids).
 
-    The agent's own number counts no more. Asks for a round if a number changed. Raises SlotsError,
-    and NodeStateError if more jobs hold a GPU.
+    The number that the agent reports no longer counts. A round is asked for if a number changed.
+    Raises SlotsError, and NodeStateError if more jobs hold a GPU.
     """
     if not 1 <= slots <= MOST_SLOTS:
         text = f"must be from 1 (shared with nobody) to {MOST_SLOTS}, not {slots}"
@@ -147,7 +147,10 @@ def node_set_slots(node: Node, slots: int, devices: Sequence[str] = (), actor: s
 
 
 def _lock_devices(node: Node, uuids: Sequence[str]) -> list[Device]:
-    """Lock the node's devices; return those with these uuids, all for none. Raises SlotsError."""
+    """Lock the node's devices; return those with these uuids, or all if no uuids are given.
+
+    Raises SlotsError for an unknown one.
+    """
     devices = list(Device.objects.select_for_update().filter(node=node).order_by("pk"))
     unknown = sorted(set(uuids) - {device.uuid for device in devices})
     if unknown:

@@ -17,7 +17,7 @@ from controlplane.accounting.query import BY, PERIODS, CostQueryError, fields_of
 from controlplane.web.rest.strict import StrictView
 
 MOST_ROWS = 1000
-"""Groups in one answer."""
+"""Most groups in one answer."""
 
 
 class MoneyField(serializers.DecimalField):
@@ -91,14 +91,17 @@ class CostsView(StrictView):
     )
     def get(self, request: Request) -> Response:
         """Sum up the energy and cost of a time by hour, day, node, team or job."""
+        # 1. The query.
         fields = fields_of(request.query_params)
         cluster = _cluster(fields["cluster"])
         try:
             query = read_query(cluster, fields, timezone.now())
         except CostQueryError as error:
             raise ValidationError({error.field: [str(error)]}) from error
+
+        # 2. Its sums. One row more than is answered tells if there are more.
         costs = Costs(cast(User, request.user), query)
-        rows = costs.rows[: MOST_ROWS + 1]  # one more tells whether there are more
+        rows = costs.rows[: MOST_ROWS + 1]
         body = {
             "cluster": cluster.name,
             "currency": cluster.currency,
@@ -114,7 +117,10 @@ class CostsView(StrictView):
 
 
 def _cluster(name: str) -> Cluster:
-    """Cluster of this name; the only one if the name is empty. Http404, ValidationError."""
+    """Return the cluster of this name; the only one if the name is empty.
+
+    Raises Http404, and ValidationError if the name is empty and there are several clusters.
+    """
     if name:
         return get_object_or_404(Cluster, name=name)
     clusters = list(Cluster.objects.all()[:2])

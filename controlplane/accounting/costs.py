@@ -33,13 +33,13 @@ _GROUP_FIELDS = {
 }
 """Fields of the entries by which each grouping sums up. Days are summed up from hours."""
 
-_NAMED: dict[str, type[Node | Team]] = {"node": Node, "team": Team}
+_NAMED_MODELS: dict[str, type[Node | Team]] = {"node": Node, "team": Team}
 """Groups whose names are read after their sums: a join would read a name for each entry."""
 
 SEE_ALL = "accounting.see_all_costs"
 """Permission to see the costs of every team."""
 
-_SUMMED = (
+_SUMMED_FIELDS = (
     "gpu_s",
     "measured_kwh",
     "modelled_kwh",
@@ -51,13 +51,13 @@ _SUMMED = (
 )
 """Fields of the entries that are summed up."""
 
-_SUMMED_IF_PREDICTED = ("predicted_kwh", "predicted_cost")
-"""Fields of which there is a sum only if an entry has a prediction."""
+_PREDICTED_FIELDS = ("predicted_kwh", "predicted_cost")
+"""Fields that are summed up over the entries with a prediction; None without any."""
 
-_SUMMED_IN_PART = ("compared_cost", "profiling_kwh", "profiling_cost")
-"""Sums over some of the entries."""
+_PARTIAL_SUMS = ("compared_cost", "profiling_kwh", "profiling_cost")
+"""Sums over some of the entries, which `_aggregates` defines."""
 
-_ENERGIES = (
+_FLOAT_FIGURES = (
     "gpu_h",
     "measured_kwh",
     "modelled_kwh",
@@ -66,21 +66,25 @@ _ENERGIES = (
     "emissions_kg",
     "profiling_kwh",
 )
-_AMOUNTS = ("cost", "measured_cost", "compared_cost", "profiling_cost")
-"""Figures of rows that are numbers, and those that are money."""
+"""Figures of a row that are numbers."""
+
+_MONEY_FIGURES = ("cost", "measured_cost", "compared_cost", "profiling_cost")
+"""Figures of a row that are amounts of money."""
 
 JOBS_AT_ONCE = 500
-"""Jobs of which an export reads the sums at once."""
+"""Jobs whose sums an export reads with one query."""
 
 UUID_BYTES = 16
+"""Length of a job's packed id."""
 
 
 @dataclass(frozen=True, slots=True)
 class CostRow:
     """Sum over the entries of a group; kWh are IT energy except `facility_kwh`.
 
-    `compared_cost`: the billed cost of what has a prediction. `profiling_kwh` and `profiling_cost`
-    are the part of dedicated profile runs.
+    `compared_cost`: billed cost of the entries with a prediction. `profiling_kwh` and
+    `profiling_cost`: part of dedicated profile runs. `at`: begin of an hour or day. `job_id`,
+    `team` and `user`: of a job.
     """
 
     name: str
@@ -104,7 +108,7 @@ class CostRow:
 
     @property
     def kwh(self) -> float:
-        """IT energy: of the GPUs, measured and modelled, and of the rest of the nodes."""
+        """IT energy of the GPUs, measured and modelled, and of the rest of the nodes."""
         return self.measured_kwh + self.modelled_kwh + self.rest_kwh
 
     @property
@@ -115,7 +119,7 @@ class CostRow:
 
     @property
     def off(self) -> float | None:
-        """Relative error of the prediction: 0.05 if 5% more was billed. None without prediction."""
+        """Bill over prediction, less 1: 0.05 if 5% more was billed. None without prediction."""
         if not self.predicted_cost:
             return None
         return float(self.compared_cost / self.predicted_cost) - 1.0
@@ -127,7 +131,7 @@ def sees_all_costs(user: User | AnonymousUser) -> bool:
 
 
 def visible_entries(user: User | AnonymousUser, query: CostQuery) -> QuerySet[EnergyEntry]:
-    """Entries of the query's time that this user may see."""
+    """Return the entries of the query's time that this user may see."""
     entries = EnergyEntry.objects.filter(
         cluster=query.cluster, hour__gte=query.since, hour__lt=query.until
     )
@@ -139,8 +143,8 @@ def visible_entries(user: User | AnonymousUser, query: CostQuery) -> QuerySet[En
 class Costs:
     """Sums of a query that a user may see: rows by group, and their total.
 
-    Rows are in the order of time, others from the highest cost down. Rows of jobs are read as they
-    are wanted, and at most `most_jobs` of them.
+    Hours and days are in the order of time, other rows from the highest cost down. Rows of jobs are
+    read lazily, and at most `most_jobs` of them (None: all).
     """
 
     def __init__(
@@ -152,21 +156,28 @@ class Costs:
 
     @cached_property
     def rows(self) -> Sequence[CostRow]:
-        """Rows to be counted, sliced and walked through."""
+        """Rows of the groups."""
+        # 1. Jobs, of which there may be a million.
         by = self.query.by
         if by == "job":
             return JobRows(self.query, self._entries, self._most_jobs)
+
+        # 2. Nodes and teams.
         groups = self._entries.order_by().values(*_GROUP_FIELDS[by]).annotate(**_aggregates())
-        named_model = _NAMED.get(by)
+        named_model = _NAMED_MODELS.get(by)
         if named_model is not None:
             return self._named_rows(named_model, groups)
+
+        # 3. Hours and days.
         hours = [_row(self.query, group) for group in groups.order_by("hour")]
-        return _by_day(self.query, hours) if by == "day" else hours
+        if by == "day":
+            return _by_day(self.query, hours)
+        return hours
 
     def _named_rows(
         self, model: type[Node | Team], groups: Iterable[dict[str, Any]]
     ) -> list[CostRow]:
-        """Rows of nodes or teams, with their names, the highest cost first."""
+        """Return rows of nodes or teams, with their names, the highest cost first."""
         key_field = f"{self.query.by}_id"
         name_field = f"{self.query.by}__name"
         groups_by_key = {group[key_field]: group for group in groups}
@@ -184,7 +195,7 @@ class Costs:
 
 
 class JobRows(Sequence[CostRow]):
-    """Rows of jobs, `most` of the highest cost first: a page of them costs little."""
+    """Rows of the `most` most expensive jobs (None: all); slices of it cost little to read."""
 
     def __init__(self, query: CostQuery, entries: QuerySet[EnergyEntry], most: int | None) -> None:
         self._query = query
@@ -208,31 +219,36 @@ class JobRows(Sequence[CostRow]):
         return self._rows_of([group["job_id"] for group in self._jobs[index]])
 
     def __iter__(self) -> Iterator[CostRow]:
-        # All ids at first, packed, as there may be a million; no cursor stays open while a client
-        # takes its time.
-        packed = b"".join(group["job_id"].bytes for group in self._jobs.iterator())
+        """Yield the rows, read JOBS_AT_ONCE at a time."""
+        # All ids are read first, so that no cursor stays open while a client takes its time. They
+        # are packed, as there may be a million.
+        packed_ids = b"".join(group["job_id"].bytes for group in self._jobs.iterator())
         bytes_at_once = UUID_BYTES * JOBS_AT_ONCE
-        for first in range(0, len(packed), bytes_at_once):
-            yield from self._rows_of(_unpacked_ids(packed[first : first + bytes_at_once]))
+        for first in range(0, len(packed_ids), bytes_at_once):
+            yield from self._rows_of(_unpacked_ids(packed_ids[first : first + bytes_at_once]))
 
     def _rows_of(self, jobs: Sequence[UUID]) -> list[CostRow]:
-        """Rows of these jobs in their order, without those that are deleted meanwhile."""
+        """Return the rows of these jobs in their order; jobs deleted meanwhile are left out."""
         groups = self._entries.order_by().filter(job__in=jobs).values(*_GROUP_FIELDS["job"])
         groups_by_job = {group["job_id"]: group for group in groups.annotate(**_aggregates())}
         return [_row(self._query, groups_by_job[job]) for job in jobs if job in groups_by_job]
 
 
-def _unpacked_ids(packed: bytes) -> list[UUID]:
-    starts = range(0, len(packed), UUID_BYTES)
-    return [UUID(bytes=packed[start : start + UUID_BYTES]) for start in starts]
+def _unpacked_ids(packed_ids: bytes) -> list[UUID]:
+    """Return the ids of jobs from their bytes."""
+    starts = range(0, len(packed_ids), UUID_BYTES)
+    return [UUID(bytes=packed_ids[start : start + UUID_BYTES]) for start in starts]
 
 
 def _aggregates() -> dict[str, Sum]:
-    """Sums by name: 0 without entries, but None where nothing was predicted."""
+    """Return sums over entries as annotations by name.
+
+    Without entries they are 0, but those of predictions are None.
+    """
     sums = {}
-    for name in _SUMMED:
+    for name in _SUMMED_FIELDS:
         sums[f"sum_{name}"] = Sum(name, default=0)
-    for name in _SUMMED_IF_PREDICTED:
+    for name in _PREDICTED_FIELDS:
         sums[f"sum_{name}"] = Sum(name)
     is_predicted = Q(predicted_cost__isnull=False)
     is_profiling = Q(purpose=Purpose.PROFILING)
@@ -244,9 +260,9 @@ def _aggregates() -> dict[str, Sum]:
 
 
 def _by_day(query: CostQuery, hours: Iterable[CostRow]) -> list[CostRow]:
-    """Sum hours, which are in order, up by days of the cluster's zone.
+    """Return the sums of days of the cluster's zone from those of hours, which are in order.
 
-    It is done here, as SQLite would ask Python for the day of each entry.
+    The database does not do this, as SQLite would ask Python for the day of each entry.
     """
     hours_by_day: dict[date, list[CostRow]] = {}
     for hour in hours:
@@ -261,26 +277,24 @@ def _by_day(query: CostQuery, hours: Iterable[CostRow]) -> list[CostRow]:
 
 
 def _sum_of(rows: Sequence[CostRow], name: str, at: datetime | None = None) -> CostRow:
-    """Sum of some rows; its prediction is None if no row has one."""
-    predicted_kwh = [row.predicted_kwh for row in rows if row.predicted_kwh is not None]
-    predicted_cost = [row.predicted_cost for row in rows if row.predicted_cost is not None]
-    sums: dict[str, Any] = {}
-    for figure in _ENERGIES:
+    """Return the sum of rows; its prediction is None if no row has one."""
+    sums: dict[str, Any] = {"predicted_kwh": None, "predicted_cost": None}
+    for figure in _FLOAT_FIGURES:
         sums[figure] = sum((getattr(row, figure) for row in rows), 0.0)
-    for figure in _AMOUNTS:
+    for figure in _MONEY_FIGURES:
         sums[figure] = sum((getattr(row, figure) for row in rows), Decimal(0))
-    return CostRow(
-        name=name,
-        at=at,
-        predicted_kwh=sum(predicted_kwh) if predicted_kwh else None,
-        predicted_cost=sum(predicted_cost, Decimal(0)) if predicted_cost else None,
-        **sums,
-    )
+    predicted_kwh = [row.predicted_kwh for row in rows if row.predicted_kwh is not None]
+    if predicted_kwh:
+        sums["predicted_kwh"] = sum(predicted_kwh)
+    predicted_cost = [row.predicted_cost for row in rows if row.predicted_cost is not None]
+    if predicted_cost:
+        sums["predicted_cost"] = sum(predicted_cost, Decimal(0))
+    return CostRow(name=name, at=at, **sums)
 
 
 def _row(query: CostQuery, group: dict[str, Any]) -> CostRow:
-    """Row of a group as the database has summed it up."""
-    names = (*_SUMMED, *_SUMMED_IF_PREDICTED, *_SUMMED_IN_PART)
+    """Return the row of a group that the database has summed up."""
+    names = (*_SUMMED_FIELDS, *_PREDICTED_FIELDS, *_PARTIAL_SUMS)
     sums = {name: group[f"sum_{name}"] for name in names}
     gpu_s = sums.pop("gpu_s")
     emissions_g = sums.pop("emissions_g")
@@ -297,7 +311,7 @@ def _row(query: CostQuery, group: dict[str, Any]) -> CostRow:
 
 
 def _name(query: CostQuery, group: dict[str, Any]) -> str:
-    """Name of a group: its hour, node, job or team; "total" for all entries."""
+    """Return the name of a group: its hour, node, job or team; "total" for all entries."""
     if "hour" in group:
         return f"{group['hour'].astimezone(query.zone):%Y-%m-%d %H:%M}"
     for field in ("node__name", "job__name", "team__name"):
@@ -329,7 +343,7 @@ _CSV_COLUMNS = (
 
 
 def csv_of(rows: Iterable[CostRow], currency: str) -> Iterator[str]:
-    """Lines of the CSV file, the header first; a cell is empty if nothing was predicted."""
+    """Yield the lines of the CSV, the header first; an unknown figure is an empty cell."""
     writer = csv.writer(_Echo())
     yield writer.writerow(["name", *(heading for heading, _ in _CSV_COLUMNS), "currency"])
     for row in rows:
@@ -339,7 +353,7 @@ def csv_of(rows: Iterable[CostRow], currency: str) -> Iterator[str]:
 
 
 class _Echo:
-    """File whose `write` returns the line, as `writerow` then does."""
+    """File whose `write` returns the line, so that `writerow` returns it too."""
 
     def write(self, line: str) -> str:
         return line

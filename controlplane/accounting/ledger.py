@@ -1,6 +1,7 @@
 """Energy ledger: energy of each assignment by hour of the cluster's clock; bills are sums.
 
-`meter` updates running assignments; at its end all hours of one are written anew.
+`meter` updates the entries of running assignments. When an assignment has ended, all of its entries
+are written anew.
 """
 
 import logging
@@ -31,13 +32,13 @@ _PLACES = Decimal("0.00000001")
 """Decimal places of money in the database."""
 
 EVERY = timedelta(minutes=5)
-"""Greatest age of a running assignment's entries."""
+"""Age at which the entries of a running assignment are updated."""
 
 AT_ONCE = 5000
-"""Assignments of each sort per pass of `meter`."""
+"""Most assignments per pass of `meter`: of those never metered, and of the others."""
 
 BUDGET_S = 3.0
-"""Time of a pass: rounds wait for it where a worker is alone."""
+"""Time of a pass: rounds wait for it where there is one worker."""
 
 
 def as_money(amount: float) -> Decimal:
@@ -46,7 +47,10 @@ def as_money(amount: float) -> Decimal:
 
 
 def hours(zone: str, from_s: float, to_s: float) -> Iterator[tuple[float, float, float]]:
-    """(hour on the zone's clock, from, to) for each hour that [from_s, to_s) touches. Pure."""
+    """Yield (hour, begin, end) for each hour of the zone's clock that [from_s, to_s) touches.
+
+    `hour` is the time at which the hour begins; begin and end are those of the touched part.
+    """
     begin_s = from_s
     while begin_s < to_s:
         hour_s = _hour_start(zone, begin_s)
@@ -56,17 +60,17 @@ def hours(zone: str, from_s: float, to_s: float) -> Iterator[tuple[float, float,
 
 
 def _hour_start(zone: str, at_s: float) -> float:
-    """Beginning of the hour on the zone's clock, in epoch seconds."""
+    """Return the beginning of the hour on the zone's clock, in epoch seconds."""
     offset = datetime.fromtimestamp(at_s, ZoneInfo(zone)).utcoffset() or timedelta(0)
     offset_s = offset.total_seconds()
     return (at_s + offset_s) // HOUR_S * HOUR_S - offset_s
 
 
 def _whole_hour(zone: str, hour: datetime) -> datetime:
-    """Return the beginning of an entry's hour on the zone's clock at that moment.
+    """Return the beginning of the whole hour on the zone's clock in which an entry begins.
 
-    It is earlier than the entry's own where clocks change by half an hour: the hour after such a
-    change begins within the one before.
+    It is earlier than the entry's `hour` if clocks changed by half an hour just then: the first
+    hour after the change begins within the last one before it.
     """
     return datetime.fromtimestamp(_hour_start(zone, hour.timestamp()), UTC)
 
@@ -74,17 +78,20 @@ def _whole_hour(zone: str, hour: datetime) -> datetime:
 def write_entries(
     assignment: Assignment, until: datetime, *, anew: bool = False
 ) -> list[EnergyEntry]:
-    """Write entries up to `until`, from their last hour or `anew`; the caller holds the lock."""
+    """Write the entries of a locked assignment up to `until`: all `anew`, else from the last hour.
+
+    Return the written entries.
+    """
     since = None
     if not anew:
-        written = EnergyEntry.objects.filter(assignment=assignment).order_by("-hour")
-        last_hour = written.values_list("hour", flat=True).first()
+        known = EnergyEntry.objects.filter(assignment=assignment).order_by("-hour")
+        last_hour = known.values_list("hour", flat=True).first()
         if last_hour is not None:
             since = _whole_hour(assignment.node.cluster.timezone, last_hour)
     with transaction.atomic():
-        replaced = _replace_entries(assignment, until, since)
+        written = _replace_entries(assignment, until, since)
         Assignment.objects.filter(pk=assignment.pk).update(metered_until=until)
-    return replaced
+    return written
 
 
 def _replace_entries(
@@ -102,21 +109,23 @@ def _replace_entries(
 def entries(
     assignment: Assignment, until: datetime, since: datetime | None = None
 ) -> list[EnergyEntry]:
-    """Unsaved entries of the assignment from `since` (None: its beginning) to `until`."""
+    """Return unsaved entries of the assignment from `since` (None: its beginning) to `until`."""
     draw = power_drawn(assignment, until, since)
-    return [] if draw is None else list(_entries(assignment, draw))
+    if draw is None:
+        return []
+    return list(_entries_of(assignment, draw))
 
 
-def _entries(assignment: Assignment, draw: PowerDraw) -> Iterator[EnergyEntry]:
-    """Unsaved entries of a power draw, one for each hour."""
+def _entries_of(assignment: Assignment, draw: PowerDraw) -> Iterator[EnergyEntry]:
+    """Yield an unsaved entry for each hour of a power draw."""
     cluster = assignment.node.cluster
     job = assignment.job
     holding = draw.holding
     price_intervals = price_steps(cluster, holding.from_s, holding.to_s)
     for hour_s, from_s, to_s in hours(cluster.timezone, holding.from_s, holding.to_s):
         prices = [p for p in price_intervals if p.from_s < to_s and p.to_s > from_s]
-        own = _within(draw.own, from_s, to_s)
-        rest = _within(draw.rest, from_s, to_s)
+        own = _clip(draw.own, from_s, to_s)
+        rest = _clip(draw.rest, from_s, to_s)
         yield EnergyEntry(
             assignment=assignment,
             hour=datetime.fromtimestamp(hour_s, UTC),
@@ -131,25 +140,28 @@ def _entries(assignment: Assignment, draw: PowerDraw) -> Iterator[EnergyEntry]:
         )
 
 
-def _within(steps: Sequence[PowerStep], from_s: float, to_s: float) -> list[PowerStep]:
-    """Parts of the steps, which are in order, between two times."""
-    parts = []
+def _clip(steps: Sequence[PowerStep], from_s: float, to_s: float) -> list[PowerStep]:
+    """Return the parts of the steps, which are in order, between two times."""
+    clipped = []
     first = bisect_right(steps, from_s, key=lambda step: step.to_s)
     for step in steps[first:]:
         if step.from_s >= to_s:
             break
         part = replace(step, from_s=max(step.from_s, from_s), to_s=min(step.to_s, to_s))
-        parts.append(part)
-    return parts
+        clipped.append(part)
+    return clipped
 
 
 def _figures(
     own: Sequence[PowerStep], rest: Sequence[PowerStep], prices: Sequence[PriceInterval]
 ) -> dict[str, float | Decimal]:
-    """Energy and cost of an hour by field of its entry: of own GPUs, and of the rest of a node."""
-    measured = _sum((step for step in own if step.measured), prices)
-    modelled = _sum((step for step in own if not step.measured), prices)
-    rest_of_node = _sum(rest, prices)
+    """Return energy and cost of an hour, by field of its entry.
+
+    `own`: power of the assignment's GPUs. `rest`: its part of the rest of the node's.
+    """
+    measured = _priced_sum((step for step in own if step.measured), prices)
+    modelled = _priced_sum((step for step in own if not step.measured), prices)
+    rest_of_node = _priced_sum(rest, prices)
     total = measured + modelled + rest_of_node
     return {
         "measured_kwh": measured.kwh,
@@ -162,8 +174,8 @@ def _figures(
     }
 
 
-def _sum(steps: Iterable[PowerStep], prices: Sequence[PriceInterval]) -> Priced:
-    """Energy of the steps and its cost."""
+def _priced_sum(steps: Iterable[PowerStep], prices: Sequence[PriceInterval]) -> Priced:
+    """Return the energy of the steps and its cost."""
     total = Priced()
     for step in steps:
         total += priced(step.power_w, step.from_s, step.to_s, prices)
@@ -173,7 +185,7 @@ def _sum(steps: Iterable[PowerStep], prices: Sequence[PriceInterval]) -> Priced:
 def _predicted_figures(
     assignment: Assignment, prices: Sequence[PriceInterval], from_s: float, to_s: float
 ) -> dict[str, float | Decimal]:
-    """Predicted energy and cost of an hour by field of its entry; nothing without prediction."""
+    """Return predicted energy and cost of an hour by field of its entry; {} without prediction."""
     if assignment.predicted_power_w is None:
         return {}
     predicted = priced(assignment.predicted_power_w, from_s, to_s, prices)
@@ -183,7 +195,7 @@ def _predicted_figures(
 def meter(now: datetime | None = None, *, budget_s: float = BUDGET_S) -> int:
     """Update entries of running and of unbilled ended assignments for about `budget_s`.
 
-    Return their number. One that cannot be metered holds up no other.
+    Return how many were updated. An assignment that cannot be metered is logged and left out.
     """
     now = now or timezone.now()
     until_s = time.monotonic() + budget_s
@@ -196,13 +208,13 @@ def meter(now: datetime | None = None, *, budget_s: float = BUDGET_S) -> int:
                 metered += 1
         except OperationalError:  # the database is away, or busy for too long
             raise
-        except Exception:  # whatever it is, the others are metered
+        except Exception:  # the other assignments are metered all the same
             log.exception("assignment %s cannot be metered", pk)
     return metered
 
 
 def _overdue(now: datetime) -> list[UUID]:
-    """Assignments whose entries are too old: those never metered, then by the entries' age."""
+    """Return the assignments whose entries are too old: the never metered first, then by age."""
     accepted = Assignment.objects.filter(accepted_at__isnull=False)
     never = accepted.filter(metered_until__isnull=True, accepted_at__lt=now - EVERY)
     running = accepted.filter(state__in=LIVE, metered_until__lt=now - EVERY)
@@ -224,7 +236,7 @@ def _meter_one(pk: UUID, now: datetime) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """IT energy in kWh and its cost; `power_source` is measured if all GPU watts were."""
+    """IT energy in kWh and its cost; `power_source`: "measured" if all watts of GPUs were."""
 
     energy_kwh: float
     energy_cost: Decimal
@@ -232,7 +244,10 @@ class Bill:
 
 
 def bill(assignment: Assignment) -> Bill:
-    """Write the bill of an ended assignment to its row and the ledger, in its transaction."""
+    """Write the bill of an ended assignment to its row and the ledger; return it.
+
+    The caller holds the transaction. Raises ValueError for an assignment that has not ended.
+    """
     if assignment.ended_at is None:
         raise ValueError(
             f"assignment {assignment.pk} has not ended: use bill_until for what it has cost so far"
@@ -246,18 +261,18 @@ def bill(assignment: Assignment) -> Bill:
 
 
 def bill_until(assignment: Assignment, until: datetime) -> Bill:
-    """Unsaved energy and cost from an assignment's acceptance until then."""
+    """Return the bill of an assignment from its acceptance to a time; nothing is written."""
     return _bill_of(entries(assignment, until))
 
 
-def _bill_of(hours: Sequence[EnergyEntry]) -> Bill:
-    """Sum of an assignment's entries."""
+def _bill_of(hourly_entries: Sequence[EnergyEntry]) -> Bill:
+    """Return the sum of an assignment's entries."""
     energy_kwh = 0.0
     cost = Decimal(0)
-    for entry in hours:
+    for entry in hourly_entries:
         energy_kwh += entry.measured_kwh + entry.modelled_kwh + entry.rest_kwh
         cost += entry.cost
-    any_measured = any(entry.measured_kwh for entry in hours)
-    any_modelled = any(entry.modelled_kwh for entry in hours)
+    any_measured = any(entry.measured_kwh for entry in hourly_entries)
+    any_modelled = any(entry.modelled_kwh for entry in hourly_entries)
     source = MEASURED if any_measured and not any_modelled else MODELLED
     return Bill(energy_kwh, cost, source)

@@ -6,9 +6,10 @@ from django.db import models
 
 
 class EnergyEntry(models.Model):
-    """IT energy of an assignment in one hour, and its cost: measured, modelled and rest.
+    """Energy of an assignment in one hour, and its cost.
 
-    `rest` is its part of the node beside the GPUs; `predicted` is None where nothing was expected.
+    IT energy is the sum of `measured_kwh` and `modelled_kwh` of its GPUs, and of `rest_kwh`, its
+    part of the rest of the node. The predicted figures are None without a prediction.
     """
 
     assignment = models.ForeignKey(
@@ -48,7 +49,7 @@ class EnergyEntry(models.Model):
         indexes = [
             models.Index(fields=["cluster", "hour"]),
             models.Index(fields=["team", "hour"]),
-            # The dearest jobs of a time are read from this alone.
+            # The most expensive jobs of a time are read from this index alone.
             models.Index(fields=["cluster", "job", "hour", "cost"], name="energy_by_job"),
         ]
         ordering = ["hour"]

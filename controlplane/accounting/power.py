@@ -1,13 +1,13 @@
 """IT power of an assignment while its agent holds its devices.
 
-Own GPUs draw the watts of the agent's samples, each of which holds until the next. Without samples
-they draw the type's idle watts until the first step, and its peak watts from then on. The watts of
-a shared GPU are split evenly among its running jobs (`loadmaster.agent.node.sampling`), without
-samples by their shares.
+Own power: the assignment's GPUs draw the watts of the agent's samples, each of which holds until
+the next. Without samples they draw the type's idle watts until the first step, and its peak watts
+from then on. The samples of a shared GPU split its watts evenly among its running jobs
+(`loadmaster.agent.node.sampling`); without samples they are split by the jobs' shares.
 
-The node's other watts, base_w + (G - g) * idle_w with g of G GPUs held, are shared in proportion to
-GPUs held (ANDREAS). A job without GPUs pays its cores' part of base_w. If no GPU is held, such jobs
-share all of the watts by their cores.
+Rest: the node's other watts, base_w + (G - g) * idle_w with g of G GPUs held, are split in
+proportion to the GPUs held (ANDREAS). A job without GPUs pays its cores' part of base_w. If no GPU
+is held, such jobs split all of the watts by their cores.
 """
 
 from collections import Counter
@@ -39,9 +39,9 @@ class PowerStep:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Time of an assignment on its node, in epoch seconds, and what it holds.
+    """Time of an assignment on its node, in epoch seconds, and the resources it holds.
 
-    `shares`: share of each of its GPUs, by device. `cores`: 0 for one with GPUs.
+    `shares`: share of each of its GPUs, by device. `cores`: 0 for an assignment with GPUs.
     """
 
     from_s: float
@@ -57,10 +57,10 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Time in which nothing begins or ends on the node.
+    """Time in which no assignment begins or ends on the node.
 
-    `gpus_in_use`: of the node. `own_gpus`: those of the assignment, a shared one by its part.
-    `cores_in_use`: those of all jobs without GPUs.
+    `own_gpus`: GPUs of the assignment, a shared one counted by its part. `gpus_in_use`: GPUs of the
+    node that assignments hold. `cores_in_use`: cores of all assignments without GPUs.
     """
 
     from_s: float
@@ -72,7 +72,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class PowerDraw:
-    """Power of an assignment over a holding: its own GPUs', and its part of the node's rest."""
+    """Power of an assignment over a holding: of its own GPUs, and its part of the rest."""
 
     holding: Holding
     own: list[PowerStep]
@@ -82,11 +82,11 @@ class PowerDraw:
 def power_drawn(
     assignment: Assignment, until: datetime, since: datetime | None = None
 ) -> PowerDraw | None:
-    """Watts of the assignment from `since` (None: acceptance) to `until`.
+    """Return the power of an assignment from `since` (None: acceptance) to `until`.
 
-    None if it held nothing in that time.
+    Return None if it held nothing in that time.
     """
-    # 1. What it held, and when.
+    # 1. Its holding.
     if assignment.accepted_at is None:
         return None
     begin = assignment.accepted_at
@@ -97,7 +97,7 @@ def power_drawn(
     shares = _shares(assignment)
     cores = 0.0
     if not shares:
-        cores = _cores(assignment.units * assignment.job.cores, assignment.cpu_quota)
+        cores = _paid_cores(assignment.units * assignment.job.cores, assignment.cpu_quota)
     holding = Holding(begin.timestamp(), until.timestamp(), shares, cores)
 
     # 2. The intervals between changes of its co-tenants.
@@ -105,10 +105,11 @@ def power_drawn(
     present = [other for other in co_tenants if other.to_s > holding.from_s]
     intervals = list(_intervals(holding, present))
 
-    # 3. Its own GPUs' power, and its part of the rest of the node's.
+    # 3. The power of its own GPUs, and its part of the rest.
     samples = _samples(assignment, begin, until)
     own = _own_power(assignment, holding, intervals, samples)
-    return PowerDraw(holding, own, _rest_power(assignment, holding, intervals))
+    rest = _rest_power(assignment, holding, intervals)
+    return PowerDraw(holding, own, rest)
 
 
 def _samples(assignment: Assignment, begin: datetime, until: datetime) -> Sequence[UsagePoint]:
@@ -126,7 +127,7 @@ def _own_power(
     intervals: Sequence[Interval],
     samples: Sequence[UsagePoint],
 ) -> list[PowerStep]:
-    """Watts of its own GPUs over its holding; the first sample also holds before it."""
+    """Return the power of its own GPUs; the first sample also holds before its time."""
     if not samples:
         return list(_modelled_power(assignment, intervals))
 
@@ -144,7 +145,7 @@ def _own_power(
 
 
 def _modelled_power(assignment: Assignment, intervals: Iterable[Interval]) -> Iterator[PowerStep]:
-    """Watts of its GPUs by their type: idle until the first step, peak from then on."""
+    """Yield the power of its GPUs by their type: idle until the first step, peak from then on."""
     gpu_type = assignment.node.gpu_type
     if gpu_type is None:
         return
@@ -162,7 +163,7 @@ def _modelled_power(assignment: Assignment, intervals: Iterable[Interval]) -> It
 def _rest_power(
     assignment: Assignment, holding: Holding, intervals: Iterable[Interval]
 ) -> list[PowerStep]:
-    """Watts of its part of the rest of the node, which changes with co-tenants."""
+    """Return its part of the rest of the node's power, which changes with co-tenants."""
     node = assignment.node
     device_count = 0
     idle_w = 0.0
@@ -178,35 +179,35 @@ def _rest_power(
 
 
 def _part_of_rest(node: Node, idle_w: float, cores: float, interval: Interval) -> float:
-    """Watts that a holding pays for the rest of the node: base watts and `idle_w` of idle GPUs.
+    """Return the part of a holding in the rest of the node's watts: its base, and idle GPUs.
 
-    `cores`: those of a holding without GPUs, else 0.
+    `idle_w`: watts of all idle GPUs. `cores`: of a holding without GPUs; else 0.
     """
-    # 1. Without GPUs in use, jobs share all by their cores.
+    # 1. Without GPUs in use, jobs split all watts by their cores.
     if not interval.gpus_in_use:
         if not interval.cores_in_use:
             return 0.0
         return (node.base_w + idle_w) * cores / interval.cores_in_use
 
     # 2. Else jobs without GPUs pay their cores' part of the base watts, and the others the rest.
-    by_cores_w = 0.0
+    split_by_cores_w = 0.0
     if node.cores:
-        by_cores_w = node.base_w * min(1.0, interval.cores_in_use / node.cores)
+        split_by_cores_w = node.base_w * min(1.0, interval.cores_in_use / node.cores)
     if cores:
-        return by_cores_w * cores / interval.cores_in_use
-    by_gpus_w = node.base_w - by_cores_w + idle_w
-    return by_gpus_w * interval.own_gpus / interval.gpus_in_use
+        return split_by_cores_w * cores / interval.cores_in_use
+    split_by_gpus_w = node.base_w - split_by_cores_w + idle_w
+    return split_by_gpus_w * interval.own_gpus / interval.gpus_in_use
 
 
 def _intervals(holding: Holding, co_tenants: Sequence[Holding]) -> Iterator[Interval]:
-    """Intervals of the holding, cut at changes of co-tenants."""
+    """Yield the intervals of the holding, cut where a co-tenant begins or ends."""
     edges = {holding.from_s, holding.to_s}
     for other in co_tenants:
         for edge_s in (other.from_s, other.to_s):
             if holding.from_s < edge_s < holding.to_s:
                 edges.add(edge_s)
     for from_s, to_s in pairwise(sorted(edges)):
-        # The shares of each GPU may sum to less or more than 1: its parts are in proportion.
+        # Jobs on a GPU split it in proportion to their shares, whose sum may differ from 1.
         shares = Counter(holding.shares)
         cores = holding.cores
         for other in co_tenants:
@@ -218,19 +219,20 @@ def _intervals(holding: Holding, co_tenants: Sequence[Holding]) -> Iterator[Inte
 
 
 def _co_tenants(assignment: Assignment, until: datetime) -> Iterator[Holding]:
-    """Holdings of the node's other assignments from its acceptance to `until`."""
+    """Yield the holdings of the node's other assignments from its acceptance to `until`."""
     others = Assignment.objects.filter(node=assignment.node_id, accepted_at__lt=until)
     others = others.filter(Q(ended_at=None) | Q(ended_at__gt=assignment.accepted_at))
     others = others.exclude(pk=assignment.pk)
 
-    # 1. Those without GPUs.
+    # 1. Assignments without GPUs.
     by_cores = others.filter(gpus=0).order_by("pk")
     columns = ("accepted_at", "ended_at", "units", "job__cores", "cpu_quota")
     for accepted_at, ended_at, units, cores, quota in by_cores.values_list(*columns):
         to_s = (ended_at or until).timestamp()
-        yield Holding(accepted_at.timestamp(), to_s, {}, _cores(units * cores, quota))
+        paid_cores = _paid_cores(units * cores, quota)
+        yield Holding(accepted_at.timestamp(), to_s, {}, paid_cores)
 
-    # 2. Those with GPUs, one row for each of their slots.
+    # 2. Assignments with GPUs: one row for each of their slots.
     if assignment.node.gpu_type_id is None:
         return
     by_gpus = others.filter(slots__share__gt=0).order_by("pk", "slots__pk")
@@ -240,16 +242,17 @@ def _co_tenants(assignment: Assignment, until: datetime) -> Iterator[Holding]:
         shares: dict[object, float] = {}
         for *_, device, share in slots:
             shares[device] = float(share)
-        yield Holding(accepted_at.timestamp(), (ended_at or until).timestamp(), shares)
+        to_s = (ended_at or until).timestamp()
+        yield Holding(accepted_at.timestamp(), to_s, shares)
 
 
-def _cores(cores: float, quota: float | None) -> float:
-    """Cores of a seat; one that asks for none pays as if for a thousandth."""
+def _paid_cores(cores: float, quota: float | None) -> float:
+    """Return the cores that an assignment pays for: its quota, else its own; at least 0.001."""
     return max(0.001, cores if quota is None else quota)
 
 
 def _shares(assignment: Assignment) -> dict[object, float]:
-    """Its share of each of its devices; without rows of slots, whole devices of unknown names."""
+    """Return its share of each of its devices; without rows of slots, whole unknown devices."""
     if not assignment.gpus:
         return {}
     slots = assignment.slots.filter(share__gt=0).values_list("device", "share")

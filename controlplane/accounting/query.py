@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 from clusters.models import Cluster
 
-PERIODS = {
+PERIODS = {  # name in an address: words of the page
     "today": "Today",
     "24h": "Last 24 hours",
     "7d": "Last 7 days",
@@ -16,19 +16,19 @@ PERIODS = {
     "last-month": "Last month",
 }
 BY = {"hour": "Hour", "day": "Day", "node": "Node", "team": "Team", "job": "Job"}
-"""Groups by which costs are summed up, in words."""
+"""Groupings of costs, with the words of the page."""
 
 FIELDS = ("cluster", "period", "from", "to", "by")
 """Fields of a query in an address."""
 
 
 def fields_of(parameters: Mapping[str, str]) -> dict[str, str]:
-    """Fields of a query from the parameters of an address; empty if left out."""
+    """Return the fields of a query from the parameters of an address; "" for missing ones."""
     return {name: parameters.get(name, "").strip() for name in FIELDS}
 
 
 class CostQueryError(ValueError):
-    """Invalid cost query; `field` names the place, the message the remedy."""
+    """Invalid cost query, with the wrong `field`; the message names the remedy."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -50,7 +50,10 @@ class CostQuery:
 
 
 def period(name: str, cluster: Cluster, now: datetime) -> tuple[datetime, datetime]:
-    """(since, until) of a named period: the last ones end now, others follow the calendar."""
+    """Return (since, until) of a named period.
+
+    "Last ..." ends now, except for the last month. Raises CostQueryError for an unknown name.
+    """
     zone = ZoneInfo(cluster.timezone)
     today = now.astimezone(zone).date()
     first_of_month = today.replace(day=1)
@@ -72,7 +75,10 @@ def period(name: str, cluster: Cluster, now: datetime) -> tuple[datetime, dateti
 
 
 def read_query(cluster: Cluster, fields: Mapping[str, str], now: datetime) -> CostQuery:
-    """Parse `by`, and `period` or `from`/`to` (days, the last included, or ISO 8601)."""
+    """Parse the fields `by`, and `period` or `from` and `to`. Raises CostQueryError.
+
+    `from` and `to` are days, of which the last is included, or times in ISO 8601.
+    """
     by = fields.get("by") or "team"
     if by not in BY:
         raise CostQueryError("by", f"must be one of {', '.join(BY)}, not {by[:40]!r}")
@@ -89,18 +95,25 @@ def read_query(cluster: Cluster, fields: Mapping[str, str], now: datetime) -> Co
     if not from_text:
         raise CostQueryError("from", "is missing; give the first day, such as 2026-05-01")
     since = _moment("from", from_text, zone, is_last=False)
-    until = _moment("to", to_text, zone, is_last=True) if to_text else now
+    until = now
+    if to_text:
+        until = _moment("to", to_text, zone, is_last=True)
     if until <= since:
         raise CostQueryError("to", "must be after from")
     return CostQuery(cluster, since, until, by)
 
 
 def _moment(field: str, text: str, zone: ZoneInfo, *, is_last: bool) -> datetime:
-    """Time in UTC of a day's beginning, its end if it is the last, or of a time in the zone."""
+    """Return in UTC a time of the zone or, for a day, its begin; its end if it `is_last`.
+
+    Raises CostQueryError.
+    """
     try:
         if len(text) == len("2026-05-01"):
             day = date.fromisoformat(text)
-            return _midnight(day + timedelta(days=1) if is_last else day, zone)
+            if is_last:
+                day += timedelta(days=1)
+            return _midnight(day, zone)
         moment = datetime.fromisoformat(text)
         if not moment.tzinfo:
             moment = moment.replace(tzinfo=zone)
@@ -114,4 +127,5 @@ def _moment(field: str, text: str, zone: ZoneInfo, *, is_last: bool) -> datetime
 
 
 def _midnight(day: date, zone: ZoneInfo) -> datetime:
+    """Return the begin of a day in the zone, in UTC."""
     return datetime.combine(day, time(0), zone).astimezone(UTC)

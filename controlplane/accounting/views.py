@@ -34,16 +34,19 @@ from controlplane.accounting.query import (
 from controlplane.web.pages.static_files import PLOTLY_NAME
 
 PAGE_SIZE = 100
+"""Rows on a page."""
+
 MOST_JOBS = 10_000
-"""Jobs that the pages list; the file has all."""
+"""Most jobs that the pages list; the CSV file has all."""
 
-HOURLY = timedelta(days=3)
-"""Longest span that the chart shows by hours; longer ones by days."""
+LONGEST_HOURLY = timedelta(days=3)
+"""Longest span that the chart shows by hours; longer ones are shown by days."""
 
-BAR_MS = {"hour": 0.8 * 3_600_000, "day": 0.8 * 86_400_000}
-"""Width of a bar; without it, one alone is a fraction of a millisecond wide."""
+BAR_WIDTH_MS = {"hour": 0.8 * 3_600_000, "day": 0.8 * 86_400_000}
+"""Width of a bar on the axis of time: Plotly draws a single bar a fraction of a millisecond wide.
+"""
 
-PARTS = (
+BAR_PARTS = (
     ("measured_kwh", "GPUs, measured", "#2f7f93"),
     ("modelled_kwh", "GPUs, modelled", "#7fb5c2"),
     ("rest_kwh", "rest of the nodes, modelled", "#b9c2cc"),
@@ -53,7 +56,7 @@ PARTS = (
 
 @require_GET
 def costs(request: HttpRequest) -> HttpResponse:
-    """Page of energy and cost, with a table by what the query names."""
+    """Page of energy and cost, with a table by hour, day, node, team or job."""
     user = cast(User, request.user)
     fields = fields_of(request.GET)
     cluster = _cluster(fields)
@@ -94,10 +97,11 @@ def costs(request: HttpRequest) -> HttpResponse:
 def costs_figure(request: HttpRequest) -> JsonResponse:
     """Chart of the query's time as JSON, by hours or days."""
     query = _query_or_404(request)
-    is_short = query.until - query.since <= HOURLY
-    query = replace(query, by="hour" if is_short else "day")
-    rows = Costs(cast(User, request.user), query).rows
-    return JsonResponse(figure(list(rows), query.by))
+    by = "day"
+    if query.until - query.since <= LONGEST_HOURLY:
+        by = "hour"
+    rows = Costs(cast(User, request.user), replace(query, by=by)).rows
+    return JsonResponse(figure(list(rows), by))
 
 
 @require_GET
@@ -116,7 +120,7 @@ def costs_csv(request: HttpRequest) -> StreamingHttpResponse:
 
 
 def _cluster(fields: Mapping[str, str]) -> Cluster | None:
-    """Cluster that the query names, else the first one; None if there is none."""
+    """Return the cluster that the query names, else the first one; None without clusters."""
     clusters = Cluster.objects.order_by("name")
     return clusters.filter(name=fields["cluster"]).first() or clusters.first()
 
@@ -124,7 +128,7 @@ def _cluster(fields: Mapping[str, str]) -> Cluster | None:
 def _query_or_message(
     request: HttpRequest, cluster: Cluster, fields: Mapping[str, str]
 ) -> CostQuery:
-    """Query of these fields; if one is wrong, a message and the default query."""
+    """Return the query of these fields; if one is wrong, show a message and return the default."""
     try:
         return read_query(cluster, fields, timezone.now())
     except CostQueryError as error:
@@ -133,6 +137,7 @@ def _query_or_message(
 
 
 def _query_or_404(request: HttpRequest) -> CostQuery:
+    """Return the query of an address. Raises Http404 for a wrong one, or without clusters."""
     fields = fields_of(request.GET)
     cluster = _cluster(fields)
     if cluster is None:
@@ -144,16 +149,19 @@ def _query_or_404(request: HttpRequest) -> CostQuery:
 
 
 def figure(rows: Sequence[CostRow], by: str) -> dict[str, Any]:
-    """Plotly's {data, layout}: stacked bars of measured and modelled kWh, and the prediction."""
+    """Return Plotly's {data, layout}: stacked bars of kWh, and marks of the prediction.
+
+    `by`: "hour" or "day".
+    """
     times = [row.name for row in rows]
     bars = []
-    for figure_name, words, colour in PARTS:
+    for figure_name, words, colour in BAR_PARTS:
         bar = {
             "type": "bar",
             "name": words,
             "x": times,
             "y": [getattr(row, figure_name) for row in rows],
-            "width": BAR_MS[by],
+            "width": BAR_WIDTH_MS[by],
             "marker": {"color": colour},
             "hovertemplate": "%{y:.3~g} kWh",
         }

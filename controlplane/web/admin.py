@@ -1,4 +1,4 @@
-"""Administration of users, groups and tokens; the pages of libraries are audited, too."""
+"""Administration of users, groups and tokens; it also audits the pages of libraries."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -57,18 +57,15 @@ class UserAdmin(AuditedAdmin, _DjangoUserAdmin, _Styled):
         id: str,  # noqa: A002  # Django's name
         form_url: str = "",
     ) -> HttpResponse:
-        """Set another's password, for one login.
-
-        One's own is set on the page that asks for the old one.
-        """
+        """Set another user's password, for one login; one's own has a page of its own."""
         user = self.get_object(request, unquote(id))
         if user == request.user:
             return redirect("password")
-        answer = super().user_change_password(request, id, form_url)
-        is_set = answer.status_code == 302 and answer["Location"] != request.get_full_path()
+        response = super().user_change_password(request, id, form_url)
+        is_set = response.status_code == 302 and response["Location"] != request.get_full_path()
         if is_set and user:
             make_one_time(user)
-        return answer
+        return response
 
 
 @admin.register(Group)
@@ -100,13 +97,16 @@ class TokenAdmin(AuditedAdmin, _ModelAdmin):
 def audit_pages_of_libraries() -> None:
     """Audit changes on the pages of other applications, such as periodic tasks.
 
-    These pages lose their actions, such as to run a task with any arguments: they leave no row.
+    Actions of these pages, such as to run a task with any arguments, are not audited: they are
+    removed.
     """
     for model, page in list(admin.site._registry.items()):
-        if not isinstance(page, AuditedAdmin):
-            kind = type(page)
-            admin.site.unregister(model)
-            admin.site.register(model, type(kind.__name__, (AuditedAdmin, kind), {"actions": ()}))
+        if isinstance(page, AuditedAdmin):
+            continue
+        page_class = type(page)
+        bases = (AuditedAdmin, page_class)
+        admin.site.unregister(model)
+        admin.site.register(model, type(page_class.__name__, bases, {"actions": ()}))
 
 
 audit_pages_of_libraries()

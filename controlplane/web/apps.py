@@ -8,6 +8,7 @@ class WebConfig(AppConfig):
     label = "web"
 
     def ready(self) -> None:
+        """Import the modules that register receivers and extensions."""
         from controlplane.web.credentials import passwords  # noqa: F401  # registers a receiver
-        from controlplane.web.rest import openapi  # noqa: F401  # importing it registers them
+        from controlplane.web.rest import openapi  # noqa: F401  # registers extensions
         from controlplane.web.storage import postgres  # noqa: F401  # registers a receiver

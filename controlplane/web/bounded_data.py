@@ -1,4 +1,4 @@
-"""JSON and YAML from the network, bounded before anything is built of them."""
+"""JSON and YAML from the network, whose size is checked before any value is built."""
 
 import json
 import re
@@ -25,50 +25,52 @@ from loadmaster.strict_yaml import TAB_REMEDY, parse_json
 from loadmaster.text_formats import without_mark
 
 DEEPEST = 50
-"""Lists and mappings within each other."""
+"""Most levels of lists and mappings within each other."""
 
 LONGEST_YAML = 1_000_000
-"""Characters of YAML."""
+"""Most characters of YAML."""
 
 MOST_OF_YAML = 20_000
-"""Texts, numbers, lists and mappings of YAML together."""
+"""Most values of YAML: texts, numbers, lists and mappings together."""
 
 SHORT_YAML = 10_000
-"""Characters that the web process parses itself, in about 50 ms at worst."""
+"""Most characters that the web process parses itself, in about 50 ms at worst."""
 
 MOST_OF_JSON = 200_000
-"""Values of a body, whose bytes DATA_UPLOAD_MAX_MEMORY_SIZE limits."""
+"""Most values of a body, whose bytes DATA_UPLOAD_MAX_MEMORY_SIZE limits."""
 
 LONGEST_NUMBER = 100
-"""Digits of a number in YAML: one in base 60 takes time in the square of its digits."""
+"""Most digits of a number in YAML: the time to parse a number in base 60 grows with their square.
+"""
 
 LONG_NUMBER = re.compile(rf"[-+0-9_:.]{{{LONGEST_NUMBER + 1},}}")
+"""Number with more digits."""
 
 FIXED = "no setting raises this limit"
-"""Remedy of those who meet a limit."""
+"""Part of messages about a limit."""
 
 JSON_TEXT = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?', re.DOTALL)
-"""A text in JSON, also one without an end."""
+"""Text in JSON, also one whose closing quote is missing."""
 
 HALF_CHARACTER = re.compile(rb"\\u[dD][89a-fA-F]")
-"""Beginning of a surrogate in JSON: of half a character, or of a pair that is a whole one."""
+"""Beginning of a surrogate in JSON: half a character alone, a whole one as a pair."""
 
 NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 """All bytes but brackets."""
 
 
 def read_json(body: bytes) -> Any:
-    """Parse JSON in UTF-8, whatever charset is declared. ValueError names what is wrong."""
-    # 1. Each value but the first follows a comma or a bracket, outside of texts.
-    bare = JSON_TEXT.sub(b"", body)
-    values = bare.count(b",") + bare.count(b"[") + bare.count(b"{")
+    """Parse JSON in UTF-8, whatever charset is declared. Raises ValueError, which says why."""
+    # 1. The number of values: each but the first follows a comma or a bracket outside of texts.
+    without_texts = JSON_TEXT.sub(b"", body)
+    values = without_texts.count(b",") + without_texts.count(b"[") + without_texts.count(b"{")
     if values > MOST_OF_JSON:
         raise ValueError(f"it has more than {MOST_OF_JSON:,} values; {FIXED}, send several bodies")
 
-    # 2. Brackets tell the depth.
+    # 2. The depth, by the brackets.
     depth = 0
     deepest = 0
-    for bracket in bare.translate(None, NO_BRACKETS):
+    for bracket in without_texts.translate(None, NO_BRACKETS):
         depth += 1 if bracket in b"[{" else -1
         if depth > deepest:  # faster than max(), for each body
             deepest = depth
@@ -79,9 +81,9 @@ def read_json(body: bytes) -> Any:
 
 
 def half_characters(value: Any, path: str = "") -> Iterator[str]:
-    """Paths of texts and names with half a character (a lone surrogate), which no database takes.
+    """Yield the paths of texts and names with half a character, a lone surrogate.
 
-    A path is such as "jobs[2].name"; `path` is that of the value.
+    No database takes them. A path is such as "jobs[2].name"; `path` is that of `value`.
     """
     if isinstance(value, str) and not _is_encodable(value):
         yield path
@@ -97,6 +99,7 @@ def half_characters(value: Any, path: str = "") -> Iterator[str]:
 
 
 def _is_encodable(text: str) -> bool:
+    """Return True for a text without half characters."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -105,22 +108,22 @@ def _is_encodable(text: str) -> bool:
 
 
 def read_yaml(text: str) -> Any:
-    """Parse YAML without aliases by libyaml, long texts in the nice process.
+    """Parse YAML without aliases; long texts are parsed in the nice process.
 
-    ValueError names the line of an error.
+    Raises ValueError, which names the line.
     """
     if len(text) > LONGEST_YAML:
         raise ValueError(f"has more than {LONGEST_YAML:,} characters; {FIXED}")
     if len(text) <= SHORT_YAML:
-        return _parsed(text)
+        return _parse_yaml(text)
     try:
-        return nice_process.ask(_parsed, text)
+        return nice_process.ask(_parse_yaml, text)
     except NoAnswerError as error:
         raise ValueError(str(error.detail)) from None
 
 
-def _parsed(text: str) -> Any:
-    """Data of a text of YAML, or of JSON that is indented by tabs."""
+def _parse_yaml(text: str) -> Any:
+    """Parse YAML, or JSON that is indented by tabs. Raises ValueError."""
     text = without_mark(text)
     if "\t" in text:
         with suppress(ValueError, RecursionError):  # JSON may be indented by tabs, YAML not
@@ -135,7 +138,7 @@ def _parsed(text: str) -> Any:
 
 
 def _problem_in_words(error: MarkedYAMLError, text: str) -> str:
-    """Words for an error of libyaml, with its line if that is known."""
+    """Return an error of libyaml in words, with its line if that is known."""
     problem = error.problem or "is no YAML"
     if "\t" in text and "cannot start any token" in problem:
         problem = TAB_REMEDY
@@ -146,7 +149,7 @@ def _problem_in_words(error: MarkedYAMLError, text: str) -> str:
 
 
 def _bounded_json(text: str) -> Any:
-    """Data of JSON with the bounds of YAML. ValueError for what is no object or list of JSON."""
+    """Parse JSON within the bounds of YAML. Raises ValueError if it is no object or list."""
     values = text.count(",") + text.count("[") + text.count("{")
     if values > MOST_OF_YAML:
         raise ValueError(f"has more than {MOST_OF_YAML:,} values; {FIXED}")
@@ -155,13 +158,15 @@ def _bounded_json(text: str) -> Any:
 
 
 def _check_events(text: str) -> None:
-    """Raise ValueError for a text of which too much would be built."""
+    """Raise ValueError for YAML of which too many or too deep values would be built."""
     depth = 0
     nodes = 0
     for event in parse(text, Loader=CSafeLoader):
-        # A few aliases mean more than any memory holds, and nobody needs one here.
+        # 1. Aliases: a few of them can stand for more values than any memory holds.
         if isinstance(event, AliasEvent) or getattr(event, "anchor", None):
             raise ValueError(f"{_line(event)}anchors and aliases are not taken here")
+
+        # 2. The depth.
         if isinstance(event, CollectionStartEvent):
             depth += 1
         elif isinstance(event, CollectionEndEvent):
@@ -170,6 +175,8 @@ def _check_events(text: str) -> None:
             raise ValueError(
                 f"{_line(event)}is nested too deeply: more than {DEEPEST} levels; {FIXED}"
             )
+
+        # 3. The number of values, and long numbers.
         if isinstance(event, CollectionStartEvent | ScalarEvent):
             nodes += 1
         if nodes > MOST_OF_YAML:
@@ -181,14 +188,15 @@ def _check_events(text: str) -> None:
 
 
 def _is_long_number(scalar: ScalarEvent) -> bool:
-    """Return True for a long number without quotes, which is `implicit`."""
+    """Return True for a long number without quotes, whose `implicit` libyaml sets."""
     return bool(scalar.implicit[0]) and LONG_NUMBER.fullmatch(scalar.value) is not None
 
 
 def _line(event: Event) -> str:
-    """Line of an event, as the beginning of a message; empty if it has none."""
+    """Return the beginning of a message, with the line of an event; "" if that is unknown."""
     return f"line {event.start_mark.line + 1}: " if event.start_mark else ""
 
 
 def _no_constant(name: str) -> None:
+    """Refuse NaN and Infinity, which Python's JSON would take."""
     raise ValueError(f"{name} is no number of JSON")

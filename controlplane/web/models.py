@@ -1,23 +1,24 @@
-"""Rows about people's credentials, beside the libraries' own tables."""
+"""Rows about people's credentials, which complete the libraries' own tables."""
 
 from django.conf import settings
 from django.db import models
 
 
 class Scope(models.TextChoices):
-    """Scope of a token; each includes those before it."""
+    """Scope of a token; each scope includes those before it."""
 
     READ = "read", "reading"
     SUBMIT = "submit", "reading and submitting"
     OPERATE = "operate", "everything you may do"
 
     def includes(self, other: "Scope") -> bool:
+        """Return True if a token of this scope may do what the other scope permits."""
         order = list(Scope)
         return order.index(self) >= order.index(other)
 
 
 class TokenGrant(models.Model):
-    """Scope and last use of an API token. One without a row is older and good for everything."""
+    """Scope and last use of an API token. An older token without a row has the widest scope."""
 
     token = models.OneToOneField(
         "knox.AuthToken", on_delete=models.CASCADE, primary_key=True, related_name="grant"
@@ -30,7 +31,7 @@ class TokenGrant(models.Model):
 
 
 class OneTimePassword(models.Model):
-    """Password that somebody else has given to a person, and that they must change."""
+    """Mark of a person whose password was set by somebody else, and who must change it."""
 
     user = models.OneToOneField(
         settings.AUTH_USER_MODEL, on_delete=models.CASCADE, primary_key=True, related_name="+"

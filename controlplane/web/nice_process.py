@@ -1,7 +1,8 @@
 """Nice process that answers long questions for all web processes of a server.
 
-A process runs Python in one thread at a time: a long question in a web process would slow
-everybody's pages down. Questions come through a socket in a folder that only this user can enter.
+A question is a function of a module with its arguments. A process runs Python in one thread at a
+time, so a long question in a web process would slow everybody's pages down. Questions come through
+a socket in a folder that only this user can enter.
 """
 
 import gc
@@ -27,10 +28,10 @@ from loadmaster.outputs import lose_what_finds_no_room
 from policies.host.lifetime import be_nice, die_with, keep_little_memory, take_no_more_than_a_half
 
 SOCKET = "LOADMASTER_NICE_PROCESS"
-"""Variable of the environment with the socket's path, also for children of this process."""
+"""Environment variable with the socket's path, also for children of this process."""
 
 SPARE_S = 60
-"""Seconds for imports and a new solver, and for all but a policy's decision."""
+"""Seconds that a question may take beside a policy's decision: for imports and a new solver."""
 
 RESTART_S = 0.5
 """Seconds between the end of the process and its next start."""
@@ -42,36 +43,42 @@ PAUSE_S = 0.05
 """Seconds between two tries to reach a process that is being started."""
 
 TRIES = 200
-"""Number of those tries."""
+"""Most tries to reach it."""
 
 NICE = 10
+"""Niceness of the process."""
+
 MOST_WAITING = 64
-"""Connections that may wait to be accepted."""
+"""Most connections that wait to be accepted."""
 
 TAKEN = b"taken"
-"""Word to the asker that the question may come."""
+"""Message to the asker that the question may be sent."""
 
 ROOT = Path(__file__).resolve().parents[2]
+"""Folder in which the process starts."""
+
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 _starting = threading.Lock()
+"""Held while the process is started."""
 
 
 def ask(question: Callable[..., T], *arguments: object) -> T:
-    """Return `question(*arguments)`, a function of a module, or raise what it raises.
+    """Return `question(*arguments)`, or raise what it raises.
 
-    It has a database connection of its own. Questions wait for each other. NoAnswerError.
+    `question`: a function of a module. It has a database connection of its own. Questions wait for
+    each other. Raises NoAnswerError if the process ends meanwhile.
     """
-    # 1. The process is started with the first question, unless a parent has started it.
+    # 1. Start the process with the first question, unless a parent has started it.
     with _starting:
         if SOCKET not in os.environ:
             start()
 
-    # 2. Its end while it answers is a lack of time or memory.
+    # 2. Ask. The process ends if it lacks time or memory.
     answer: T
     try:
-        with _connected() as connection:
+        with _connect() as connection:
             connection.send((question, arguments))
             answer, error = connection.recv()
     except (OSError, EOFError) as failure:
@@ -86,13 +93,13 @@ def ask(question: Callable[..., T], *arguments: object) -> T:
 
 
 def start() -> None:
-    """Keep a process running for this one and its children, until this one ends."""
+    """Keep a nice process running for this process and its children, until this one ends."""
     os.environ[SOCKET] = str(Path(tempfile.mkdtemp(prefix="loadmaster-")) / "questions")
     threading.Thread(target=_keep_running, name="nice process", daemon=True).start()
 
 
 def _keep_running() -> None:
-    """Start it again and again; Linux ends it with the thread that started it."""
+    """Start the nice process again whenever it ends; Linux ends it with this thread."""
     command = [sys.executable, "-m", __name__, str(os.getpid())]
     while True:
         try:
@@ -105,10 +112,10 @@ def _keep_running() -> None:
         time.sleep(RESTART_S)
 
 
-def _connected() -> Connection:
-    """Return a connection once the process takes the question; it may be being started anew.
+def _connect() -> Connection:
+    """Return a connection once the process takes the question, which may be starting again.
 
-    OSError or EOFError if it does not within TRIES.
+    Raises OSError or EOFError after TRIES.
     """
     tries = 0
     while True:
@@ -125,14 +132,14 @@ def _connected() -> Connection:
 
 
 def main() -> None:
-    """Answer one question after the other, and end with the parent, whose number is given."""
+    """Answer one question after the other, and end with the parent, whose pid is the argument."""
     # 1. Be nice, and end with the parent.
     signal.signal(signal.SIGTERM, _end)
     die_with(int(sys.argv[1]), signal.SIGTERM)
     be_nice(NICE)
     lose_what_finds_no_room()
 
-    # 2. Answer. The alarm's signal ends a process that takes too long.
+    # 2. Answer. The alarm's signal ends the process if it takes too long.
     Path(os.environ[SOCKET]).unlink(missing_ok=True)
     with Listener(os.environ[SOCKET], "AF_UNIX", MOST_WAITING) as listener:
         while True:
@@ -141,7 +148,7 @@ def main() -> None:
                     signal.alarm(SPARE_S)
                     connection.send_bytes(TAKEN)
                     _prepare()
-                    connection.send_bytes(_answered(connection))
+                    connection.send_bytes(_answer(connection))
             except (OSError, EOFError) as error:
                 log.warning("the asker of a long question has gone: %r", error)
             signal.alarm(0)
@@ -149,7 +156,7 @@ def main() -> None:
 
 
 def _end(*_: object) -> None:
-    """End, and remove the folder if the parent has ended, whose threads end one after another."""
+    """End; if the parent has ended, remove the folder. Its threads may still be ending."""
     parent = int(sys.argv[1])
     until_s = time.monotonic() + ENDING_S
     while os.getppid() == parent and time.monotonic() < until_s:
@@ -159,13 +166,14 @@ def _end(*_: object) -> None:
     os._exit(0)
 
 
-def _answered(connection: Connection) -> bytes:
-    """Return the pickled (answer, error) of the question that comes."""
+def _answer(connection: Connection) -> bytes:
+    """Return the pickled (answer, error) of the question that is sent."""
     from django.conf import settings
-    from django.db import close_old_connections  # Django takes memory, and nobody may ever ask
+    from django.db import close_old_connections  # imported late, as Django takes memory
 
     close_old_connections()
-    signal.alarm(SPARE_S + ceil(2 * settings.WHAT_IF_TIMEOUT_S))  # one decision may be under way
+    # A decision that has begun may end after the question's time: allow for twice as much.
+    signal.alarm(SPARE_S + ceil(2 * settings.WHAT_IF_TIMEOUT_S))
     try:
         question, arguments = connection.recv()
         return pickle.dumps((question(*arguments), None))

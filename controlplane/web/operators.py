@@ -16,7 +16,7 @@ def is_operator(user: User | AnonymousUser) -> bool:
 
 
 def changed(row: Model, values: Mapping[str, Any]) -> list[str]:
-    """Return the fields that these values would change, each with its old and new value."""
+    """Return a text such as "seed from 1 to 2" for each field that these values would change."""
     changes = []
     for name, value in values.items():
         old_value = getattr(row, name)
@@ -26,7 +26,7 @@ def changed(row: Model, values: Mapping[str, Any]) -> list[str]:
 
 
 def note_change(row: Model, by: User, fields: list[str]) -> None:
-    """Add to the row's history, as its admin page does, that `by` changed these fields."""
+    """Add to the row's history that `by` changed these fields, as its admin page does."""
     LogEntry.objects.create(
         user=by,
         content_type=ContentType.objects.get_for_model(row),

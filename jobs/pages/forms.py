@@ -12,7 +12,7 @@ from django.utils import timezone
 from clusters.models import Cluster, GpuType
 from clusters.models.clusters import Profiling
 from controlplane.web import bounded_data
-from controlplane.web.pages.typed import TypedForm, text_field
+from controlplane.web.pages.text_forms import TypedForm, text_field
 from jobs.models import Job
 from jobs.roles import teams_to_submit_to
 from jobs.services import job_data

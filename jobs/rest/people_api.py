@@ -24,7 +24,7 @@ from rest_framework.response import Response
 
 from controlplane.audit.record import record
 from controlplane.web.credentials import tokens
-from controlplane.web.credentials.passwords import SESSION_KEY, WORDS, check_new, is_one_time
+from controlplane.web.credentials.passwords import CHANGE_IT, SESSION_KEY, check_new, is_one_time
 from controlplane.web.models import Scope
 from controlplane.web.operators import is_operator
 from controlplane.web.rest.bodies import OnlySettable
@@ -148,7 +148,7 @@ def _change_password(user: User, old: str, new: str | None) -> None:
     """Change the password if a new one is given; a one-time password must be changed."""
     if new is None:
         if is_one_time(user):
-            raise PermissionDenied(f"{WORDS}, or send a new_password with it", code=SESSION_KEY)
+            raise PermissionDenied(f"{CHANGE_IT}, or send a new_password with it", code=SESSION_KEY)
         return
     try:
         check_new(user, old, new)

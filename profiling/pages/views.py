@@ -29,7 +29,7 @@ from profiling.run_times.rows import run_time_errors
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Figures of a kind on a GPU type, and measurements wanted or given up."""
+    """Speeds of a kind on a GPU type, and its open and given-up runs."""
 
     gpu_type: GpuType
     profiles: tuple[ProfileRow, ...]
@@ -38,13 +38,14 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class KindLine:
-    """Row of the table."""
+    """Line of the table: a kind, with a cell for each GPU type."""
 
     kind: KindRow
     cells: tuple[Cell, ...]
 
     @property
     def measuring(self) -> bool:
+        """True if a measurement of the kind is wanted or under way."""
         return any(run.state != "given_up" for cell in self.cells for run in cell.runs)
 
 
@@ -52,34 +53,53 @@ def kinds_page(
     user: User, search: str = "", number: str | None = None
 ) -> tuple[KindsTable, tuple[GpuType, ...], list[KindLine], Page[Kind]]:
     """Return (kinds and pairs, columns, rows whose name or digest match the search, the page)."""
+    # 1. The kinds of the page, and a column for each GPU type that one of them has figures of.
     page = page_of_kinds(user, search, number)
     table = kinds_table(user, page.object_list)
-    told = {p.gpu_type for k in table.kinds for p in k.profiles}
-    told |= {run.gpu_type for k in table.kinds for run in k.runs}
-    types = tuple(GpuType.objects.filter(name__in=told).order_by("name"))
-    return table, types, [KindLine(k, tuple(_cell(k, t) for t in types)) for k in table.kinds], page
+    type_names = set()
+    for kind in table.kinds:
+        type_names.update(profile.gpu_type for profile in kind.profiles)
+        type_names.update(run.gpu_type for run in kind.runs)
+    types = tuple(GpuType.objects.filter(name__in=type_names).order_by("name"))
+
+    # 2. A line for each kind.
+    lines = []
+    for kind in table.kinds:
+        cells = [_cell(kind, gpu_type) for gpu_type in types]
+        lines.append(KindLine(kind, tuple(cells)))
+    return table, types, lines, page
 
 
 def _cell(kind: KindRow, gpu_type: GpuType) -> Cell:
-    profiles = tuple(p for p in kind.profiles if p.gpu_type == gpu_type.name)
-    return Cell(gpu_type, profiles, tuple(r for r in kind.runs if r.gpu_type == gpu_type.name))
+    """Return the cell of a kind in the column of a GPU type."""
+    profiles = [profile for profile in kind.profiles if profile.gpu_type == gpu_type.name]
+    runs = [run for run in kind.runs if run.gpu_type == gpu_type.name]
+    return Cell(gpu_type, tuple(profiles), tuple(runs))
 
 
 @require_GET
 def kinds(request: HttpRequest) -> HttpResponse:
+    """Page of kinds, pairs, and errors of predicted run times."""
     search = request.GET.get("search", "").replace("\0", "").strip()[:100]
     user = cast(User, request.user)
     table, types, lines, page = kinds_page(user, search, request.GET.get("page"))
     errors = run_time_errors(user)
-    by = (("Source", errors.by_source), ("User", errors.by_user))
-    context = {"table": table, "types": types, "lines": lines, "search": search, "page": page}
-    context |= {"query": urlencode({"search": search}) if search else ""}
-    context |= {"run_times": errors.total, "run_times_by": by}
+    context = {
+        "table": table,
+        "types": types,
+        "lines": lines,
+        "search": search,
+        "page": page,
+        "query": urlencode({"search": search}) if search else "",
+        "run_times": errors.total,
+        "run_times_by": (("Source", errors.by_source), ("User", errors.by_user)),
+    }
     return render(request, "profiling/kinds.html", context)
 
 
 @require_POST
 def kind_action(request: HttpRequest, pk: int, action: str) -> HttpResponse:
+    """Publish or withdraw a kind (operators)."""
     user = cast(User, request.user)
     if not is_operator(user):
         raise PermissionDenied("only operators publish kinds")

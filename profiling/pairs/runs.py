@@ -1,16 +1,15 @@
-"""Pair runs: choice of the pairs measured side by side, and the end of such a run.
+"""Pair runs: the choice of pairs to measure side by side, and the course of such a run.
 
-A kind that may share a GPU is measured beside PARTNERS others on each GPU type, from
-`next_partners` or, with too few references, those with the most jobs. Queued, repeatable jobs lend
-their commands without waiting: where one starts, the run ends. A run is two placements on one
-device (ADR 0003, 0019) until both have done its steps, or either ends. Only the reconciler looks
-after pair runs.
+A kind that may share a GPU is measured beside PARTNERS others on each GPU type: those that
+`next_partners` ranks best or, with too few references, those with the most jobs. Queued, repeatable
+jobs lend their commands without waiting: when one starts, the run ends. A run is two placements on
+one device (ADR 0003, 0019) until both have done its steps, or either ends. Only the reconciler
+looks after pair runs.
 """
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import chain
 from math import ceil
 from uuid import UUID
 
@@ -37,112 +36,149 @@ PARTNERS = 3
 """Partners measured per kind and GPU type: three give a median error of 7% on Gavel's kinds."""
 
 AT_ONCE = 8
-"""Open pair runs per cluster: many new kinds must not keep production from its GPUs."""
+"""Most open pair runs per cluster: many new kinds must not keep production from its GPUs."""
 
-A_LOOK = 16
-"""Kinds per GPU type for which one pass seeks partners, so that its cost is bounded."""
+KINDS_A_PASS = 16
+"""Most (kind, GPU type) for which one pass seeks partners, so that its cost is bounded."""
 
-CHOICES = 3 * PARTNERS
+CANDIDATES = 3 * PARTNERS
 """Partners that are ranked, as some may have no job here."""
 
 RETRIES = 2
+"""Failures of a run that are forgiven."""
+
 MOST_STEPS = 2_000_000_000
+"""Largest quota that the database holds."""
 
 LONGEST = timedelta(seconds=120)
-"""Longest pair run; its quota is the steps that the kind does alone in it."""
+"""Longest pair run. Its quota is the number of steps that the kind does alone in this time."""
 
 LENDING = frozenset({JobState.QUEUED})
 """States of jobs that lend their command: never beside the real run."""
 
 Stop = Callable[[Assignment], object]
-"""Request for an assignment's end."""
+"""Function that requests an assignment's end."""
 
 PairKey = tuple[int, int, int]
 """Primary keys of the first kind, the second and the GPU type."""
 
+KindOnType = tuple[int, int]
+"""Primary keys of a kind and a GPU type."""
+
 
 def reconcile_pair_runs(cluster: Cluster, now: datetime, stop: Stop, watch: Watch) -> None:
-    """Record finished pair runs, drop those that no node can measure, request missing ones."""
+    """Follow the open pair runs of a cluster, and request missing ones."""
+    # 1. A cluster without open runs and shared GPUs needs nothing.
     runs = PairRun.objects.filter(first_job__cluster=cluster, state__in=OPEN)
-    opened = list(runs.select_related("first_job", "second_job"))
-    silent = {a.pk for a in silent_launches(cluster, watch) if a.steps_done <= a.start_steps}
+    open_runs = list(runs.select_related("first_job", "second_job"))
     sharing = [offer for offer in offers(cluster, now).now if offer.slots > 1]
-    if not opened and not sharing:
+    if not open_runs and not sharing:
         return
-    for run in opened:
+
+    # 2. Each run by itself. A launch that was silent from its start ends its run.
+    silent = set()
+    for launch in silent_launches(cluster, watch):
+        if launch.steps_done <= launch.start_steps:
+            silent.add(launch.pk)
+    for run in open_runs:
         with transaction.atomic():
             _follow(run, now, stop, silent)
-    _want(cluster, now, sharing)
+
+    # 3. New runs.
+    _request_missing(cluster, now, sharing)
 
 
 def _follow(run: PairRun, now: datetime, stop: Stop, silent: Collection[UUID]) -> None:
-    launches = [_launch(job, copy) for job, copy in run.launches]
-    live = [a for a in launches if a is not None and a.state in LIVE]
-    lent = {run.first_job.state, run.second_job.state} <= LENDING
-    if not any(launches):
-        if not lent:
+    """Take the next step with an open run, by the states of its jobs and launches.
+
+    `silent`: launches that report no steps.
+    """
+    # 1. Before its launches. It is dropped once a job no longer lends its command.
+    first, second = [_launch(job, copy) for job, copy in run.launches]
+    is_lent = run.first_job.state in LENDING and run.second_job.state in LENDING
+    if first is None and second is None:
+        if not is_lent:
             run.delete()
-    elif _is_measured(run, launches, enough=run.steps if len(live) == len(launches) else 1):
+        return
+
+    # 2. Measured, or not to be measured. After an end, any number of steps is enough.
+    launches = [launch for launch in (first, second) if launch is not None]
+    live = [launch for launch in launches if launch.state in LIVE]
+    enough = run.steps if len(live) == 2 else 1
+    if first is not None and second is not None and _is_measured(first, second, enough):
         _close(run, R.DONE, "", now)
         _stop_all(live, stop)
-    elif any(a.pk in silent for a in live):
+    elif any(launch.pk in silent for launch in live):
         _close(run, R.GIVEN_UP, "one of the two commands reports no steps", now)
         _stop_all(live, stop)
-    elif len(live) == len(launches) and lent and not _is_late(launches, now):
+
+    # 3. Under way, or to be stopped: one has ended, a job starts, or it takes too long.
+    elif len(live) == 2 and is_lent and not _is_late(launches, now):
         PairRun.objects.filter(pk=run.pk, state=R.WANTED).update(state=R.RUNNING)
-    elif live:  # the other has ended, a job starts, or it takes too long
+    elif live:
         _stop_all(live, stop)
-    elif lent:
+
+    # 4. Both have ended unmeasured. If a job has started it is no failure: others may lend.
+    elif is_lent:
         _failed_once_more(run, launches, now)
-    else:  # nobody's fault: other jobs may lend their commands
+    else:
         run.delete()
 
 
 def _launch(job: UUID, copy: int) -> Assignment | None:
-    of_run = Assignment.objects.filter(job=job, copy=copy, purpose=Purpose.PROFILING)
-    return of_run.select_related("job", "node__gpu_type").order_by("-fence").first()
+    """Return the newest launch of a run's copy of a job."""
+    launches = Assignment.objects.filter(job=job, copy=copy, purpose=Purpose.PROFILING)
+    return launches.select_related("job", "node__gpu_type").order_by("-fence").first()
 
 
-def _is_measured(run: PairRun, launches: Sequence[Assignment | None], *, enough: int) -> bool:
-    """Return True if these launches, or earlier ones, measured the pair; record it."""
-    if None in launches:
-        return False
-    first, second = (a for a in launches if a is not None)
-    for ended in (a for a in (first, second) if a.state not in LIVE):
-        record_impossible(ended)
+def _is_measured(first: Assignment, second: Assignment, enough: int) -> bool:
+    """Return True if two launches have measured the pair; record what they show.
+
+    `enough`: steps of both.
+    """
+    # 1. Proof that the two do not fit, or an earlier measurement.
+    for launch in (first, second):
+        if launch.state not in LIVE:
+            record_impossible(launch)
     one_way = Q(first_assignment=first, second_assignment=second)
     other_way = Q(first_assignment=second, second_assignment=first)
     if PairMeasurement.objects.filter(one_way | other_way, held=False).exists():
         return True
-    seen = observe_pair(first, second)
-    if seen is None or min(seen.steps) < enough:
+
+    # 2. A measurement of now.
+    observation = observe_pair(first, second)
+    if observation is None or min(observation.steps) < enough:
         return False
-    if record_pair(seen) is None:
+    if record_pair(observation) is None:
         return False
     request_reschedule(first.job.cluster, Reason.PROFILE, job=first.job)
     return True
 
 
-def _is_late(launches: Iterable[Assignment | None], now: datetime) -> bool:
-    began = [a.running_at for a in launches if a is not None]
-    return all(at is not None and now - at > LONGEST for at in began)
+def _is_late(launches: Iterable[Assignment], now: datetime) -> bool:
+    """Return True if all launches have run for longer than LONGEST."""
+    begins = [launch.running_at for launch in launches]
+    return all(begin is not None and now - begin > LONGEST for begin in begins)
 
 
 def _stop_all(live: Iterable[Assignment], stop: Stop) -> None:
+    """Request the end of these launches, once."""
     for assignment in live:
         if assignment.desired == "run":
             stop(assignment)
 
 
-def _failed_once_more(run: PairRun, launches: Iterable[Assignment | None], now: datetime) -> None:
+def _failed_once_more(run: PairRun, launches: Iterable[Assignment], now: datetime) -> None:
     """Retry with new copies after both ended without a measurement, or give up."""
-    reasons = (a.reason for a in launches if a is not None and a.reason)
-    reason = next(reasons, "too few steps side by side, or a speed far off")
+    reasons = [launch.reason for launch in launches if launch.reason]
+    reasons.append("too few steps side by side, or a speed far off")
     run.failures += 1
     if run.failures > RETRIES:
-        _close(run, R.GIVEN_UP, reason, now)
+        _close(run, R.GIVEN_UP, reasons[0], now)
         return
-    run.state, run.reason, run.ended_at = R.WANTED, reason, now
+    run.state = R.WANTED
+    run.reason = reasons[0]
+    run.ended_at = now
     run.first_copy = last_copy(run.first_job_id) + 1
     run.second_copy = last_copy(run.second_job_id) + 1
     run.save()
@@ -150,89 +186,125 @@ def _failed_once_more(run: PairRun, launches: Iterable[Assignment | None], now: 
 
 
 def _close(run: PairRun, state: ProfileRun.State, reason: str, now: datetime) -> None:
-    run.state, run.reason, run.ended_at = state, reason, now
+    """End a run in this state."""
+    run.state = state
+    run.reason = reason
+    run.ended_at = now
     run.save()
 
 
-def _want(cluster: Cluster, now: datetime, sharing: Sequence[Offer]) -> None:
+def _request_missing(cluster: Cluster, now: datetime, sharing: Sequence[Offer]) -> None:
+    """Request pair runs for kinds with too few partners; `sharing`: nodes with shared GPUs."""
+    # 1. The kinds, and the pairs of them that are measured, under way or given up.
     free = AT_ONCE - PairRun.objects.filter(first_job__cluster=cluster, state__in=OPEN).count()
     if free <= 0 or not sharing:
         return
     profiled = set(Profile.objects.order_by().values_list("kind_id", flat=True).distinct())
     kinds = pairs.sharing_kinds(cluster, profiled)
+    with_kinds = Q(first__in=kinds) | Q(second__in=kinds)
+    measured = PairProfile.objects.filter(with_kinds, source=Source.MEASURED)
+    runs = PairRun.objects.filter(with_kinds, state__in=[*OPEN, R.GIVEN_UP])
     columns = ("first_id", "second_id", "gpu_type_id")
-    concerned = Q(first__in=kinds) | Q(second__in=kinds)
-    measured = PairProfile.objects.filter(concerned, source=Source.MEASURED).values_list(*columns)
-    runs = PairRun.objects.filter(concerned, state__in=[*OPEN, R.GIVEN_UP]).values_list(*columns)
-    known = set(chain(measured, runs))
-    wanting = _wanting(kinds, {offer.type_id for offer in sharing}, known)
-    wanting = _part_of(wanting, int(now.timestamp()))
-    if not wanting:
+    known = {*measured.values_list(*columns), *runs.values_list(*columns)}
+
+    # 2. Kinds with too few partners, some of them in each pass.
+    type_names = {offer.type_id: offer.type_name for offer in sharing}
+    counts = _partner_counts(kinds, type_names, known)
+    counts = _some_of(counts, int(now.timestamp()))
+    if not counts:
         return
-    book, names = _book(kinds), {offer.type_id: offer.type_name for offer in sharing}
-    partners: dict[tuple[int, int], list[int]] = {}
-    for kind, type_id in wanting:
-        best = next_partners(book, str(kind), [names[type_id]], CHOICES) if book is not None else ()
-        told = [int(partner.reference) for partner in best if int(partner.reference) in kinds]
-        partners[kind, type_id] = [*told, *(other for other in kinds if other not in told)]
-    missing = _missing(wanting, partners, known, _lenders(cluster, kinds), sharing)
+
+    # 3. Their possible partners, the best first.
+    book = _book(kinds)
+    partners: dict[KindOnType, list[int]] = {}
+    for kind, type_id in counts:
+        best: list[int] = []
+        if book is not None:
+            for partner in next_partners(book, str(kind), [type_names[type_id]], CANDIDATES):
+                if int(partner.reference) in kinds:
+                    best.append(int(partner.reference))
+        others = [other for other in kinds if other not in best]
+        partners[kind, type_id] = best + others
+
+    # 4. The pairs for which two jobs lend their commands.
+    lenders = _lenders(cluster, kinds)
+    missing = _missing_pairs(counts, partners, known, lenders, sharing)
     for key, jobs in list(missing.items())[:free]:
-        _ask(cluster, key, jobs)
+        _request(cluster, key, jobs)
 
 
-def _wanting(
+def _partner_counts(
     kinds: Sequence[int], types: Iterable[int], known: Collection[PairKey]
-) -> dict[tuple[int, int], int]:
-    """Missing numbers of partners by (kind, GPU type)."""
-    told = Counter((kind, type_id) for first, second, type_id in known for kind in {first, second})
-    return {
-        (kind, type_id): told[kind, type_id]
-        for kind in kinds
-        for type_id in types
-        if told[kind, type_id] < PARTNERS
-        and any(_key(kind, other, type_id) not in known for other in kinds)
-    }
+) -> dict[KindOnType, int]:
+    """Return the numbers of known partners, of kinds with too few that could have another."""
+    all_counts: Counter[KindOnType] = Counter()
+    for first, second, type_id in known:
+        all_counts.update((kind, type_id) for kind in {first, second})
+    counts = {}
+    for kind in kinds:
+        for type_id in types:
+            count = all_counts[kind, type_id]
+            if count < PARTNERS and any(_key(kind, k, type_id) not in known for k in kinds):
+                counts[kind, type_id] = count
+    return counts
 
 
-def _part_of(wanting: Mapping[tuple[int, int], int], turn: int) -> dict[tuple[int, int], int]:
-    keys = sorted(wanting)
-    begin = turn % len(keys) if len(keys) > A_LOOK else 0
-    return {key: wanting[key] for key in [*keys[begin:], *keys[:begin]][:A_LOOK]}
+def _some_of(counts: Mapping[KindOnType, int], turn: int) -> dict[KindOnType, int]:
+    """Return at most KINDS_A_PASS of the counts; each `turn` begins at another place."""
+    keys = sorted(counts)
+    begin = 0
+    if len(keys) > KINDS_A_PASS:
+        begin = turn % len(keys)
+    rotated = keys[begin:] + keys[:begin]
+    return {key: counts[key] for key in rotated[:KINDS_A_PASS]}
 
 
 def _key(kind: int, other: int, type_id: int) -> PairKey:
+    """Return the key of a pair of kinds."""
     return min(kind, other), max(kind, other), type_id
 
 
 def _lenders(cluster: Cluster, kinds: Iterable[int]) -> dict[int, list[Job]]:
+    """Return by kind the two oldest jobs that lend their commands to pair runs."""
     jobs = Job.objects.filter(
         cluster=cluster, may_share=True, gpus_min=1, repeatable=True, state__in=LENDING
-    ).order_by("submitted_at", "pk")
-    jobs = jobs.select_related("cluster")
-    return {kind: list(jobs.filter(kind=kind)[:2]) for kind in kinds}
+    )
+    oldest_first = jobs.order_by("submitted_at", "pk").select_related("cluster")
+    return {kind: list(oldest_first.filter(kind=kind)[:2]) for kind in kinds}
 
 
-def _missing(
-    wanting: Mapping[tuple[int, int], int],
-    partners: Mapping[tuple[int, int], Sequence[int]],
+def _missing_pairs(
+    counts: Mapping[KindOnType, int],
+    partners: Mapping[KindOnType, Sequence[int]],
     known: Collection[PairKey],
     lenders: Mapping[int, Sequence[Job]],
     sharing: Sequence[Offer],
 ) -> dict[PairKey, tuple[Job, Job]]:
-    found: dict[PairKey, tuple[Job, Job]] = {}
-    told = Counter(wanting)
-    for kind, type_id in wanting:
-        here = [offer for offer in sharing if offer.type_id == type_id]
+    """Return pairs to measure, each with a job of its first kind and one of its second.
+
+    Every kind gets partners until it has PARTNERS, or none is left.
+    """
+    missing: dict[PairKey, tuple[Job, Job]] = {}
+    new_counts = Counter(counts)
+    for kind, type_id in counts:
+        on_type = [offer for offer in sharing if offer.type_id == type_id]
         for other in partners[kind, type_id]:
-            key, jobs = _key(kind, other, type_id), _jobs_of(lenders[kind], lenders[other], here)
-            if told[kind, type_id] >= PARTNERS or jobs is None or key in known or key in found:
+            if new_counts[kind, type_id] >= PARTNERS:
+                break
+            key = _key(kind, other, type_id)
+            if key in known or key in missing:
                 continue
-            found[key] = jobs if jobs[0].kind_id == key[0] else (jobs[1], jobs[0])
-            told.update((k, type_id) for k in {kind, other})
-    return found
+            jobs = _jobs_that_fit(lenders[kind], lenders[other], on_type)
+            if jobs is None:
+                continue
+            own_job, other_job = jobs
+            missing[key] = (own_job, other_job) if kind <= other else (other_job, own_job)
+            new_counts.update((k, type_id) for k in {kind, other})
+    return missing
 
 
 def _book(kinds: Iterable[int]) -> Book | None:
+    """Return the fingerprints of these kinds; None if too little is measured."""
     rows = pairs.load_pairs()
     if not rows:
         return None
@@ -240,45 +312,60 @@ def _book(kinds: Iterable[int]) -> Book | None:
     return pairs.book_of(rows, speeds.measured, kinds)
 
 
-def _jobs_of(
-    first: Iterable[Job], second: Sequence[Job], here: Sequence[Offer]
+def _jobs_that_fit(
+    first_jobs: Iterable[Job], second_jobs: Sequence[Job], offers_of_type: Sequence[Offer]
 ) -> tuple[Job, Job] | None:
-    for one in first:
-        for two in second:
-            if one.pk != two.pk and any(_fit_together(one, two, offer) for offer in here):
-                return one, two
+    """Return a job of each list that fit on one node together; None without such jobs."""
+    for first in first_jobs:
+        for second in second_jobs:
+            if first.pk == second.pk:
+                continue
+            if any(_fit_together(first, second, offer) for offer in offers_of_type):
+                return first, second
     return None
 
 
-def _fit_together(one: Job, two: Job, offer: Offer) -> bool:
-    cores, memory_gb = one.cores + two.cores, one.memory_gb + two.memory_gb
-    both = cores <= offer.cores and memory_gb <= offer.memory_gb
-    return both and fits(one, offer) and fits(two, offer)
+def _fit_together(first: Job, second: Job, offer: Offer) -> bool:
+    """Return True if dedicated runs of both jobs fit on the node of an offer."""
+    fit_cores = first.cores + second.cores <= offer.cores
+    fit_memory = first.memory_gb + second.memory_gb <= offer.memory_gb
+    return fit_cores and fit_memory and fits(first, offer) and fits(second, offer)
 
 
-def _ask(cluster: Cluster, key: PairKey, jobs: tuple[Job, Job]) -> None:
+def _request(cluster: Cluster, key: PairKey, jobs: tuple[Job, Job]) -> None:
+    """Request a run of a pair with these jobs' commands."""
     first, second, type_id = key
-    quotas = [_quota(cluster, job, type_id) for job in jobs]
+    first_job, second_job = jobs
+    first_quota = _quota(cluster, first_job, type_id)
+    second_quota = _quota(cluster, second_job, type_id)
     with transaction.atomic():
         for kind in sorted({first, second}):
             lock_kind(kind)
         PairRun.objects.update_or_create(
-            first_id=first, second_id=second, gpu_type_id=type_id,
+            first_id=first,
+            second_id=second,
+            gpu_type_id=type_id,
             defaults={
-                "first_job": jobs[0], "second_job": jobs[1],
-                "first_copy": last_copy(jobs[0].pk) + 1,
-                "second_copy": last_copy(jobs[1].pk) + 1, "first_quota": quotas[0],
-                "second_quota": quotas[1],
-                "steps": cluster.profiling_steps, "state": R.WANTED, "failures": 0, "reason": "",
+                "first_job": first_job,
+                "second_job": second_job,
+                "first_copy": last_copy(first_job.pk) + 1,
+                "second_copy": last_copy(second_job.pk) + 1,
+                "first_quota": first_quota,
+                "second_quota": second_quota,
+                "steps": cluster.profiling_steps,
+                "state": R.WANTED,
+                "failures": 0,
+                "reason": "",
                 "ended_at": None,
             },
-        )  # fmt: skip
-        request_reschedule(cluster, Reason.PROFILE, job=jobs[0])
+        )
+        request_reschedule(cluster, Reason.PROFILE, job=first_job)
 
 
 def _quota(cluster: Cluster, job: Job, type_id: int) -> int:
-    """Steps of the job's kind alone in the longest pair run, at its fastest known speed."""
+    """Return the steps that the job's kind does alone in the longest pair run."""
     known = Profile.objects.filter(kind=job.kind_id, spread=False)
-    rows = known.filter(gpu_type=type_id, gpus=1) or known
-    fastest = rows.aggregate(most=Max("steps_per_s"))["most"] or 0.0
-    return max(cluster.profiling_steps, min(ceil(fastest * LONGEST.total_seconds()), MOST_STEPS))
+    profiles = known.filter(gpu_type=type_id, gpus=1) or known
+    fastest = profiles.aggregate(fastest=Max("steps_per_s"))["fastest"] or 0.0
+    steps = min(ceil(fastest * LONGEST.total_seconds()), MOST_STEPS)
+    return max(cluster.profiling_steps, steps)

@@ -1,6 +1,6 @@
-"""Kinds with partly measured pairs, made of kinds whose pairs are all known. Pure.
+"""Kinds with partly measured pairs, made from kinds whose pairs are all known. Pure.
 
-Gavel's section 7.6 and figure 14: the loss by estimates against an oracle.
+They show the loss by estimates against an oracle (Gavel, section 7.6 and figure 14).
 """
 
 from collections.abc import Iterable, Sequence
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from policies.contract.snapshot import KindView, Source
+from policies.contract.snapshot import KindView, PairThroughput, Source
 from profiling.pairs.estimates import (
     ErrorSummary,
     Rates,
@@ -31,56 +31,68 @@ class PartlyMeasured:
 def with_estimates(kinds: Sequence[KindView], observed: float, *, seed: int = 0) -> PartlyMeasured:
     """Hide all but the fraction `observed` of pairs, drawn by the seed, and estimate the others.
 
-    Only estimates worth sharing are shown. ValueError for a fraction outside [0, 1],
-    CompletionError where the completion does not converge.
+    Only estimates worth sharing are shown. Raises ValueError for a fraction outside [0, 1], and
+    CompletionError if the completion does not converge.
     """
+    # 1. Draw the measured pairs, and estimate the hidden ones.
     if not 0.0 <= observed <= 1.0:
         raise ValueError(f"observed must be in [0, 1], not {observed}")
-    alone, truth = _alone(kinds), _truth(kinds)
-    drawn = np.random.default_rng(seed).random(len(truth)) < observed
-    measured = {
-        pair: rates for (pair, rates), is_in in zip(truth.items(), drawn, strict=True) if is_in
-    }
-    guessed = _estimates(sorted(k.id for k in kinds), measured, alone, seed)
-    missing = {pair: rates for pair, rates in truth.items() if pair not in measured}
-    told = [view for pair in measured for view in views_of_pair(pair, truth[pair], Source.MEASURED)]
-    for pair, rates in guessed.items():
-        if pair in missing and worth_sharing(pair, rates, alone):
-            told += views_of_pair(pair, rates, Source.ESTIMATED)
-    found = {
-        k.id: sorted((v for kind, v in told if kind == k.id), key=lambda v: (v.gpu_type, v.other))
-        for k in kinds
-    }
-    return PartlyMeasured(
-        tuple(replace(k, pairs=tuple(found[k.id])) for k in kinds),
-        ErrorSummary.of(errors_of(guessed, missing)),
-    )
+    alone = _alone(kinds)
+    measured = {}
+    hidden = {}
+    all_pairs = _all_pairs(kinds)
+    drawn = np.random.default_rng(seed).random(len(all_pairs)) < observed
+    for (pair, rates), is_drawn in zip(all_pairs.items(), drawn, strict=True):
+        if is_drawn:
+            measured[pair] = rates
+        else:
+            hidden[pair] = rates
+    estimated = _estimates(sorted(kind.id for kind in kinds), measured, alone, seed)
+
+    # 2. Measured pairs, and estimates worth sharing, as the kinds' views show them.
+    views: list[tuple[str, PairThroughput]] = []
+    for pair, rates in measured.items():
+        views += views_of_pair(pair, rates, Source.MEASURED)
+    for pair, rates in estimated.items():
+        if pair in hidden and worth_sharing(pair, rates, alone):
+            views += views_of_pair(pair, rates, Source.ESTIMATED)
+    shown_kinds = []
+    for kind in kinds:
+        own = [view for kind_id, view in views if kind_id == kind.id]
+        own.sort(key=lambda view: (view.gpu_type, view.other))
+        shown_kinds.append(replace(kind, pairs=tuple(own)))
+    return PartlyMeasured(tuple(shown_kinds), ErrorSummary.of(errors_of(estimated, hidden)))
 
 
 def _alone(kinds: Iterable[KindView]) -> Alone:
-    return {
-        (k.id, t.gpu_type): t.steps_per_s
-        for k in kinds
-        for t in k.throughputs
-        if t.gpus == 1 and not t.spread
-    }
+    """Return the kinds' speeds on one GPU."""
+    speeds = {}
+    for kind in kinds:
+        for throughput in kind.throughputs:
+            if throughput.gpus == 1 and not throughput.spread:
+                speeds[kind.id, throughput.gpu_type] = throughput.steps_per_s
+    return speeds
 
 
-def _truth(kinds: Sequence[KindView]) -> dict[Pair, Rates]:
-    names = {k.id for k in kinds}
-    found: dict[Pair, Rates] = {}
-    for k in kinds:
-        for p in k.pairs:
-            if p.other in names and k.id <= p.other:
-                found[k.id, p.other, p.gpu_type] = p.steps_per_s, p.other_steps_per_s
-            elif p.other in names:
-                found[p.other, k.id, p.gpu_type] = p.other_steps_per_s, p.steps_per_s
-    return dict(sorted(found.items()))
+def _all_pairs(kinds: Sequence[KindView]) -> dict[Pair, Rates]:
+    """Return the true speeds of all pairs of these kinds, each once, in order."""
+    names = {kind.id for kind in kinds}
+    rates: dict[Pair, Rates] = {}
+    for kind in kinds:
+        for pair in kind.pairs:
+            own = pair.steps_per_s
+            others = pair.other_steps_per_s
+            if pair.other in names and kind.id <= pair.other:
+                rates[kind.id, pair.other, pair.gpu_type] = (own, others)
+            elif pair.other in names:
+                rates[pair.other, kind.id, pair.gpu_type] = (others, own)
+    return dict(sorted(rates.items()))
 
 
 def _estimates(
     kinds: Sequence[str], measured: dict[Pair, Rates], alone: Alone, seed: int
 ) -> dict[Pair, Rates]:
+    """Return estimated speeds of all pairs; {} with fewer than two reference kinds."""
     retained = retained_of(measured, alone)
     if len(references_of(retained)) < 2:
         return {}

@@ -1,6 +1,6 @@
 """Errors of predicted run times, in all, by source and by user. Pure.
 
-An error is the predicted run time less the actual one: positive where the job ended sooner.
+An error is the predicted run time less the actual one: above 0 if the job ended sooner.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 MOST_USERS = 50
-"""Users with the most jobs that a table of errors names."""
+"""Most users that a table of errors names: those with the most jobs."""
 
 
 class Ended(NamedTuple):
@@ -45,12 +45,12 @@ class ErrorRow:
         error_s = np.array([job.predicted_s - job.run_s for job in jobs])
         absolute_s = np.abs(error_s)
         return cls(
-            name,
-            len(jobs),
-            float(error_s.mean()),
-            float(absolute_s.mean()),
-            float(np.median(absolute_s)),
-            float(np.mean(error_s < 0.0)),
+            name=name,
+            jobs=len(jobs),
+            mean_s=float(error_s.mean()),
+            absolute_s=float(absolute_s.mean()),
+            median_s=float(np.median(absolute_s)),
+            too_short=float(np.mean(error_s < 0.0)),
         )
 
 
@@ -65,16 +65,19 @@ class RunTimeErrors:
     @classmethod
     def of(cls, jobs: Iterable[Ended]) -> Self:
         """Return the errors of these jobs."""
-        known = list(jobs)
-        if not known:
+        all_jobs = list(jobs)
+        if not all_jobs:
             return cls()
-        by_user = _by(known, lambda job: job.user)[:MOST_USERS]
-        return cls(ErrorRow.of("all", known), _by(known, lambda job: job.source), by_user)
+        total = ErrorRow.of("all", all_jobs)
+        by_source = _rows_by(all_jobs, lambda job: job.source)
+        by_user = _rows_by(all_jobs, lambda job: job.user)
+        return cls(total, by_source, by_user[:MOST_USERS])
 
 
-def _by(jobs: Iterable[Ended], name_of: Callable[[Ended], str]) -> tuple[ErrorRow, ...]:
-    found = defaultdict[str, list[Ended]](list)
+def _rows_by(jobs: Iterable[Ended], name_of: Callable[[Ended], str]) -> tuple[ErrorRow, ...]:
+    """Return a row for each name but "", the names of the most jobs first."""
+    jobs_by_name = defaultdict[str, list[Ended]](list)
     for job in jobs:
-        found[name_of(job)].append(job)
-    named = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
-    return tuple(ErrorRow.of(name, of) for name, of in named if name)
+        jobs_by_name[name_of(job)].append(job)
+    rows = [ErrorRow.of(name, named_jobs) for name, named_jobs in jobs_by_name.items() if name]
+    return tuple(sorted(rows, key=lambda row: (-row.jobs, row.name)))

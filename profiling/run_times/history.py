@@ -1,7 +1,7 @@
 """Run times of ended jobs in the database, and predictions from them.
 
-Each group of like jobs has one row with its newest run times, so that reading them costs the same
-after a million ends. An end writes its job's few groups in its own transaction.
+Each group of similar jobs has one row with its newest run times, so that reading costs the same
+after a million ends. The end of a job writes the job's few groups, in its own transaction.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from profiling.run_times.predictors import (
     with_newest,
 )
 
-MOST_NAMED = 10_000
+GROUPS_A_QUERY = 10_000
 """Most groups that one query names."""
 
 AT_WALLTIME = 0.9
@@ -41,35 +41,47 @@ AT_WALLTIME = 0.9
 
 def features_of(job: Job) -> Features:
     """Return the facts by which a job's run time is predicted."""
-    asked = {name: float(getattr(job, name)) for name in ASKED}
+    amounts = {name: float(getattr(job, name)) for name in ASKED}
+    for resource, amount in job.resources.items():
+        amounts[resource] = float(amount)
     return Features.of(
         user=str(job.user_id),
         name=job.name,
         kind=str(job.kind_id),
-        amounts={**asked, **{name: float(of) for name, of in job.resources.items()}},
+        amounts=amounts,
         steps=0.0 if job.batch else float(job.total_steps),
         walltime_s=inf if job.walltime_s is None else job.walltime_s,
     )
 
 
 def expected(cluster: Cluster, jobs: Iterable[Job]) -> dict[UUID, Prediction]:
-    """Predict the run times of those of these jobs that are predicted, by primary key.
+    """Return by primary key the predicted run times of those of the jobs that have no speed.
 
-    One query for MOST_NAMED groups, none where the walltime is the prediction.
+    There is one query for GROUPS_A_QUERY groups, none if the walltime is the prediction.
     """
+    # 1. The features of the jobs: all elements of an array have the same.
     predictor = next(name for name in PREDICTORS if name == cluster.predictor)
     features = {job.pk: features_of(job) for job in jobs if job.has_no_speed}
-    alike = set(features.values())  # all elements of an array, say
-    keys = {key for job in alike for key in job.groups()} if predictor != WALLTIME else set()
-    newest = _newest(cluster, sorted(keys))
-    predictions = {job: predict(predictor, job, newest.get) for job in alike}
-    return {pk: predictions[job] for pk, job in features.items()}
+    distinct = set(features.values())
+
+    # 2. The run times of all their groups.
+    groups: set[Key] = set()
+    if predictor != WALLTIME:
+        for job_features in distinct:
+            groups.update(job_features.groups())
+    newest = _newest(cluster, sorted(groups))
+
+    # 3. A prediction for each.
+    predictions = {}
+    for job_features in distinct:
+        predictions[job_features] = predict(predictor, job_features, newest.get)
+    return {pk: predictions[job_features] for pk, job_features in features.items()}
 
 
 def run_ended(assignment: Assignment) -> None:
-    """Learn the run time of a launch that ended by itself or at its walltime. Called once for it.
+    """Learn the run time of a launch that ended by itself or at its walltime. Call it once.
 
-    Of two jobs of a new group that end at once, the group may keep one: the next end adds to that.
+    If two jobs of a new group end at the same time, the group may keep one of the run times.
     """
     job = assignment.job
     run_s = _run_s(assignment)
@@ -77,12 +89,12 @@ def run_ended(assignment: Assignment) -> None:
         return
     now = assignment.ended_at or timezone.now()
 
-    # 1. All jobs: intervals for jobs of unknown run time, which people read and no policy.
+    # 1. All jobs: for the intervals of expected run times, which people read and no policy.
     remember_run_time(job, _earlier_s(assignment) + run_s, now)
     if not job.has_no_speed:
         return
 
-    # 2. Jobs without a speed: the error of the prediction, and predictions of like jobs.
+    # 2. Jobs without a speed: the error of the prediction, and predictions of similar jobs.
     if assignment.predicted_source and assignment.predicted_run_s is not None:
         PredictedRun.objects.create(
             job=job,
@@ -94,24 +106,26 @@ def run_ended(assignment: Assignment) -> None:
             ended_at=now,
         )
     if not job.preemptible or assignment.fence == 1:  # else an earlier launch did a part of it
-        _learn(job, run_s, now)
+        _add_to_groups(job, run_s, now)
 
 
-def _learn(job: Job, run_s: float, now: datetime) -> None:
-    keys = [digest(key) for key in features_of(job).groups()]
-    rows = RunTimeGroup.objects.filter(cluster=job.cluster_id, key__in=keys)
-    locked = rows.select_for_update().order_by("key").values_list("key", "newest_s")
-    before = dict(locked)
+def _add_to_groups(job: Job, run_s: float, now: datetime) -> None:
+    """Add a run time to the groups of its job, with their rows locked in order."""
+    keys = sorted(digest(key) for key in features_of(job).groups())
+    known_groups = RunTimeGroup.objects.filter(cluster=job.cluster_id, key__in=keys)
+    locked = known_groups.select_for_update().order_by("key").values_list("key", "newest_s")
+    newest_s = dict(locked)
+    groups = []
+    for key in keys:
+        group = RunTimeGroup(
+            cluster_id=job.cluster_id,
+            key=key,
+            newest_s=with_newest(run_s, newest_s.get(key, ())),
+            updated_at=now,
+        )
+        groups.append(group)
     RunTimeGroup.objects.bulk_create(
-        [
-            RunTimeGroup(
-                cluster_id=job.cluster_id,
-                key=key,
-                newest_s=with_newest(run_s, before.get(key, ())),
-                updated_at=now,
-            )
-            for key in sorted(keys)
-        ],
+        groups,
         update_conflicts=True,
         unique_fields=["cluster", "key"],
         update_fields=["newest_s", "updated_at"],
@@ -119,20 +133,23 @@ def _learn(job: Job, run_s: float, now: datetime) -> None:
 
 
 def _run_s(assignment: Assignment) -> float | None:
-    """Return how long a launch ran; None if its end says nothing of that."""
-    began, ended = assignment.running_at or assignment.accepted_at, assignment.ended_at
+    """Return the run time of a launch in seconds; None unless its job ended or hit its walltime."""
+    began = assignment.running_at or assignment.accepted_at
+    ended = assignment.ended_at
     if began is None or ended is None or not is_training(assignment):
         return None
     run_s = max(0.0, (ended - began).total_seconds())
     if assignment.state == AssignmentState.SUCCEEDED and assignment.desired == "run":
         return run_s
-    walltime_s, limited = assignment.job.walltime_s, assignment.reason_class == ReasonClass.LIMIT
-    at_walltime = walltime_s is not None and run_s >= AT_WALLTIME * walltime_s
-    return run_s if limited and at_walltime else None
+    walltime_s = assignment.job.walltime_s
+    hit_limit = assignment.reason_class == ReasonClass.LIMIT
+    if hit_limit and walltime_s is not None and run_s >= AT_WALLTIME * walltime_s:
+        return run_s
+    return None
 
 
 def _earlier_s(assignment: Assignment) -> float:
-    """Return how long earlier launches of a job ran that did a part of its work, in seconds."""
+    """Return the run time in seconds of the job's earlier launches that did a part of its work."""
     job = assignment.job
     if not job.preemptible or assignment.fence == 1:
         return 0.0
@@ -144,15 +161,17 @@ def _earlier_s(assignment: Assignment) -> float:
     return ran_s
 
 
-def _newest(cluster: Cluster, keys: Sequence[Key]) -> dict[Key, Sequence[float]]:
+def _newest(cluster: Cluster, groups: Sequence[Key]) -> dict[Key, Sequence[float]]:
     """Return the newest run times of those of these groups that have any."""
-    key_of = {digest(key): key for key in keys}
-    names, found = list(key_of), dict[Key, Sequence[float]]()
-    for first in range(0, len(names), MOST_NAMED):
-        part = names[first : first + MOST_NAMED]
-        rows = RunTimeGroup.objects.filter(cluster=cluster, key__in=part)
-        found |= {key_of[key]: newest_s for key, newest_s in rows.values_list("key", "newest_s")}
-    return found
+    group_of = {digest(group): group for group in groups}
+    digests = list(group_of)
+    newest: dict[Key, Sequence[float]] = {}
+    for first in range(0, len(digests), GROUPS_A_QUERY):
+        named = digests[first : first + GROUPS_A_QUERY]
+        rows = RunTimeGroup.objects.filter(cluster=cluster, key__in=named)
+        for key, newest_s in rows.values_list("key", "newest_s"):
+            newest[group_of[key]] = newest_s
+    return newest
 
 
 def digest(key: Key) -> str:

@@ -1,6 +1,6 @@
 """Predictors of the run times of jobs without known speeds. Pure: both worlds use it.
 
-A prediction is made from what has ended before, on-line, and kills nothing:
+A prediction uses jobs that have ended before, and no job is killed by it:
 
 - `walltime`: the run time that the user gave;
 - `last_two`: mean of the user's last two run times (Tsafrir, Etsion, Feitelson, IEEE TPDS 2007);
@@ -8,8 +8,8 @@ A prediction is made from what has ended before, on-line, and kills nothing:
   (after Galleguillos et al., MOD 2017, who take user, job name, queue and resources);
 - `oracle`: the true run time, which only a simulation knows.
 
-One with nothing to go by falls back to the walltime, without one to unknown. None exceeds the
-walltime but the oracle's.
+Without such jobs the prediction is the walltime and, without a walltime, unknown. Only the oracle's
+predictions may exceed the walltime.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ LEVELS = (
     ("kind", "request"),
     ("kind",),
 )
-"""Groups of `data_driven`, the most specific first. A job without a field is in none with it."""
+"""Groups of `data_driven`, the most specific first, by the fields that their jobs have in common.
+
+A job without a field is in no group of that field.
+"""
 
 USER = ("user",)
 """Group of `last_two`."""
@@ -45,7 +48,7 @@ MOST_KEPT = 5
 """Newest run times of a group that are kept."""
 
 ASKED = ("cores", "memory_gb", "units", "units_per_node", "nodes", "gpus_min")
-"""Fields of a job that are part of its request, beside its named resources."""
+"""Fields of a job that are part of its request; its named resources are, too."""
 
 _NUMBER = re.compile(r"\d+")
 
@@ -62,10 +65,10 @@ class Prediction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Facts of a job by which its run time is predicted; "" or inf where there are none.
+    """Facts of a job by which its run time is predicted; "" or inf if unknown.
 
-    `kind`: its program, or of a trace its queue and sort of application. `request`: what it asks
-    for, the walltime included. Numbers in a name do not count: `run-17` and `run-18` are one.
+    `name`: with # for numbers, so that `run-17` and `run-18` are the same. `kind`: its program or,
+    in a trace, its queue and sort of application. `request`: its resources, steps and walltime.
     """
 
     user: str
@@ -85,11 +88,16 @@ class Features:
         steps: float,
         walltime_s: float,
     ) -> Features:
-        """Return the facts; `amounts`: of ASKED and named resources; `steps`: 0 of a batch job."""
-        given = {**amounts, "steps": steps}
-        asked = [*sorted((n, a) for n, a in given.items() if a), (WALLTIME, walltime_s)]
-        request = " ".join(f"{n}={a:.10g}" for n, a in asked)
-        return cls(user, _NUMBER.sub("#", name), kind, request, walltime_s)
+        """Return the facts of a job.
+
+        `amounts`: of ASKED and of named resources. `steps`: 0 for a batch job.
+        """
+        words = []
+        for field, amount in sorted({**amounts, "steps": steps}.items()):
+            if amount:
+                words.append(f"{field}={amount:.10g}")
+        words.append(f"{WALLTIME}={walltime_s:.10g}")
+        return cls(user, _NUMBER.sub("#", name), kind, " ".join(words), walltime_s)
 
     def groups(self) -> Iterator[Key]:
         """Yield the job's groups: those of LEVELS in order, then its user's."""
@@ -104,26 +112,42 @@ Newest: TypeAlias = Callable[[Key], Sequence[float] | None]
 
 
 def predict(predictor: Predictor, job: Features, newest: Newest) -> Prediction:
-    """Return the run time that a predictor expects of a job, and from where it has it."""
-    found = None
+    """Return the prediction of a job's run time; `newest` returns the run times of a group."""
+    # 1. By jobs that have ended, at most the walltime.
+    prediction = None
     if predictor == LAST_TWO:
-        found = _last_two(job, newest)
+        prediction = _last_two(job, newest)
     elif predictor == "data_driven":
-        found = _data_driven(job, newest)
-    if found is not None:
-        return found._replace(run_s=min(found.run_s, job.walltime_s))
-    return Prediction(job.walltime_s, WALLTIME) if isfinite(job.walltime_s) else Prediction()
+        prediction = _data_driven(job, newest)
+    if prediction is not None:
+        return prediction._replace(run_s=min(prediction.run_s, job.walltime_s))
+
+    # 2. Else the walltime.
+    if isfinite(job.walltime_s):
+        return Prediction(job.walltime_s, WALLTIME)
+    return Prediction()
 
 
 def _last_two(job: Features, newest: Newest) -> Prediction | None:
-    two_s = (newest(("user", job.user)) or ())[:2] if job.user else ()
-    return Prediction(sum(two_s) / 2.0, LAST_TWO) if len(two_s) == 2 else None
+    """Return the mean of the user's last two run times; None if there are fewer."""
+    if not job.user:
+        return None
+    last_two_s = (newest((*USER, job.user)) or ())[:2]
+    if len(last_two_s) < 2:
+        return None
+    return Prediction(sum(last_two_s) / 2.0, LAST_TWO)
 
 
 def _data_driven(job: Features, newest: Newest) -> Prediction | None:
-    groups = (key for key in job.groups() if key[0] != "user")
-    found = ((key[0], newest(key)) for key in groups)
-    return next((Prediction(median(times), source) for source, times in found if times), None)
+    """Return the median run time of the job's most specific group that has any; None without."""
+    for group in job.groups():
+        source, *_ = group
+        if source == "user":
+            continue  # the group of `last_two`
+        times_s = newest(group)
+        if times_s:
+            return Prediction(median(times_s), source)
+    return None
 
 
 def with_newest(run_s: float, before: Sequence[float]) -> tuple[float, ...]:
@@ -143,14 +167,16 @@ class RunTimes:
             self._newest[key] = with_newest(run_s, self._newest.get(key, ()))
 
     def newest(self, key: Key) -> Sequence[float] | None:
+        """Return the newest run times of a group; None without any."""
         return self._newest.get(key)
 
 
 def still_expected(run_s: float, ran_s: float, walltime_s: float) -> float:
-    """Return the whole run time expected of a job that has run for `ran_s` already.
+    """Return the expected whole run time of a job that has run for `ran_s` already.
 
-    One that has outlived its prediction is expected to run for twice, four times ... as long, at
-    most to its walltime: by a plan with no time left it would be about to end for ever.
+    `run_s`: its predicted run time. A job that has outlived it is expected to run for twice, four
+    times ... as long, at most for its walltime. Otherwise policies would plan as if it were about
+    to end, again and again.
     """
     if ran_s < run_s or run_s >= walltime_s:
         return run_s

@@ -1,4 +1,4 @@
-"""manage.py enrol_token CLUSTER: a token that enrols one machine, or one in place of a node's."""
+"""manage.py enrol_token CLUSTER [--node NODE]: a token that enrols one machine."""
 
 from typing import Any
 
@@ -29,6 +29,5 @@ class Command(OperatorCommand):
             )
         node = the_node(cluster, options["node"]) if options["node"] else None
         valid_s = options["hours"] * 3600
-        self.stdout.write(
-            issue_enrolment_token(cluster, options["role"], valid_s=valid_s, node=node)
-        )
+        token = issue_enrolment_token(cluster, options["role"], valid_s=valid_s, node=node)
+        self.stdout.write(token)

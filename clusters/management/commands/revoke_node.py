@@ -18,8 +18,8 @@ class Command(OperatorCommand):
         parser.add_argument("node", help="its name or id")
 
     def handle(self, *args: Any, cluster: str, node: str, **options: Any) -> None:
-        found = node_revoke(the_node(the_cluster(cluster), node))
+        revoked_node = node_revoke(the_node(the_cluster(cluster), node))
         self.stdout.write(
-            f"the token of {found} has ended; its agent is refused and what runs there ends with"
-            " its lease"
+            f"the token of {revoked_node} has ended; its agent is refused and what runs there ends"
+            " with its lease"
         )

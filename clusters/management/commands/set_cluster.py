@@ -14,30 +14,37 @@ from clusters.models import Cluster, Reason
 from clusters.models.clusters import Predictor, Profiling
 from controlplane.audit.record import record_values
 
-NUMBERS = {
+NUMBER_OPTIONS = {
     "heartbeat_s": "how often agents report",
     "lease_s": "how long jobs run on without their server; at least two heartbeats",
     "grace_s": "time a job gets to save a checkpoint when it is stopped",
-    "margin_s": "what the server waits beyond lease and grace before it takes a job for gone",
+    "margin_s": "extra wait after lease and grace before a silent node's job counts as ended",
     "period_s": "seconds between periodic rounds",
     "power_cap_w": "IT watts of all work together",
     "restart_cost_s": "seconds lost by a checkpoint-restart",
-    "min_run_factor": "least run of a launch, in restart costs",
-    "log_head_mb": "begin of a long output that is kept",
-    "log_tail_mb": "end of a long output that is kept",
+    "min_run_factor": "shortest run of a launch, in restart costs",
+    "log_head_mb": "megabytes that are kept of the beginning of a long output",
+    "log_tail_mb": "megabytes that are kept of the end of a long output",
     "profile_silence_s": "seconds after which a profile run without a step ends",
 }
+"""Options of fields that are numbers, with their help."""
 
-WORDS = (
-    "timezone", "currency", "power_cap_hours", "emissions_cost_per_kg", "value_of_time",
-    "profiling", "predictor",
-)  # fmt: skip
+OTHER_OPTIONS = (
+    "timezone",
+    "currency",
+    "power_cap_hours",
+    "emissions_cost_per_kg",
+    "value_of_time",
+    "profiling",
+    "predictor",
+)
 
 
 class Command(OperatorCommand):
     help = "Make a cluster, or change its zone, its agents' intervals, its period or its power cap"
 
     def add_arguments(self, parser: ArgumentParser) -> None:
+        # 1. Names.
         parser.add_argument("name")
         parser.add_argument(
             "--timezone", help="IANA zone in which tariffs' hours count, such as Europe/Rome"
@@ -45,25 +52,31 @@ class Command(OperatorCommand):
         parser.add_argument(
             "--currency", help="ISO 4217 code of every price; fixed once there was a round"
         )
-        for number, meaning in NUMBERS.items():
-            parser.add_argument(f"--{number.replace('_', '-')}", type=finite, help=meaning)
 
+        # 2. Numbers.
+        for field, meaning in NUMBER_OPTIONS.items():
+            parser.add_argument(f"--{field.replace('_', '-')}", type=finite, help=meaning)
+
+        # 3. Caps by hour, and what decisions weigh.
         parser.add_argument(
-            "--power-cap-hours", type=_json, metavar="JSON",
+            "--power-cap-hours",
+            type=_json,
+            metavar="JSON",
             help="lower caps for some hours: "
             """'[{"power_cap_w": 2000, "from": "08:00", "to": "20:00", "days": "01234"}]'""",
-        )  # fmt: skip
+        )
         parser.add_argument(
             "--emissions-cost-per-kg",
             type=_decimal,
-            help="what decisions weigh a kilogram of CO2 at, in the cluster's currency",
+            help="cost of a kilogram of CO2 in decisions, in the cluster's currency",
         )
-
         parser.add_argument(
             "--value-of-time",
             type=_decimal,
-            help="what an hour of a job's waiting is worth, in the cluster's currency",
+            help="cost of an hour of a job's waiting, in the cluster's currency",
         )
+
+        # 4. Speeds and run times.
         parser.add_argument(
             "--profiling",
             choices=Profiling.values,
@@ -72,34 +85,36 @@ class Command(OperatorCommand):
         parser.add_argument(
             "--predictor",
             choices=Predictor.values,
-            help="from what the run times of batch jobs are expected",
+            help="how the run times of batch jobs are predicted",
         )
 
     def handle(self, *args: Any, name: str, **options: Any) -> None:
-        # 1. The settings that were given.
-        given = {}
-        for field in (*WORDS, *NUMBERS):
+        # 1. The values of the options that were given. Bills stay in the currency they are in.
+        values = {}
+        for field in (*OTHER_OPTIONS, *NUMBER_OPTIONS):
             if options[field] is not None:
-                given[field] = options[field]
+                values[field] = options[field]
         cluster = Cluster.objects.filter(name=name).first() or Cluster(name=name)
-        other_currency = given.get("currency", cluster.currency) != cluster.currency
-        if cluster.pk and other_currency and cluster.rounds.exists():
+        changes_currency = values.get("currency", cluster.currency) != cluster.currency
+        if cluster.pk and changes_currency and cluster.rounds.exists():
             raise CommandError(
                 "--currency: what was decided and billed stays in the currency it was in; make"
                 " another cluster"
             )
 
-        # 2. Check and save them.
-        old = None
+        # 2. Check them.
+        old_values = None
         if cluster.pk is not None:
-            old = {field: getattr(cluster, field) for field in given}
-        for field, value in given.items():
+            old_values = {field: getattr(cluster, field) for field in values}
+        for field, value in values.items():
             setattr(cluster, field, value)
         cluster.full_clean()
+
+        # 3. Save them with their row of the audit, and show the cluster.
         with transaction.atomic():
-            _save(cluster, given)
-            action = "cluster.add" if old is None else "cluster.change"
-            record_values(action, cluster, given, old)
+            _save(cluster, values)
+            action = "cluster.add" if old_values is None else "cluster.change"
+            record_values(action, cluster, values, old_values)
         self.stdout.write(
             f"cluster {cluster.name}: {cluster.timezone}, {cluster.currency}, {cluster.policy},"
             f" heartbeat {cluster.heartbeat_s:g} s, lease {cluster.lease_s:g} s, grace"
@@ -108,6 +123,7 @@ class Command(OperatorCommand):
 
 
 def _json(text: str) -> Any:
+    """Parse the JSON of an option."""
     try:
         return json.loads(text)
     except ValueError:
@@ -115,16 +131,20 @@ def _json(text: str) -> Any:
 
 
 def _decimal(text: str) -> Decimal:
+    """Parse the decimal number of an option."""
     try:
         return Decimal(text)
     except InvalidOperation:
         raise ArgumentTypeError(f"{text!r} is no number") from None
 
 
-def _save(cluster: Cluster, given: dict[str, Any]) -> None:
-    """Save a cluster; of a known one only the given columns, as its row holds a round's lock."""
+def _save(cluster: Cluster, values: dict[str, Any]) -> None:
+    """Save a new cluster, or these columns of a known one, and ask for a round.
+
+    The other columns of a known one stay: among them is the lock of a round that may be running.
+    """
     if cluster.pk is None:
         cluster.save()
-    elif given:
-        Cluster.objects.filter(pk=cluster.pk).update(**given)
+    elif values:
+        Cluster.objects.filter(pk=cluster.pk).update(**values)
         request_reschedule(cluster, Reason.OPERATOR)

@@ -1,4 +1,4 @@
-"""manage.py set_gpu_type NAME --tflops T --memory-gb M --idle-w I --peak-w P: a GPU type."""
+"""manage.py set_gpu_type NAME --tflops T --memory-gb M ...: create or change a GPU type."""
 
 from argparse import ArgumentParser
 from decimal import Decimal
@@ -21,8 +21,10 @@ FIGURES = {
         "what an hour of one GPU in use costs, for policies that go by prices (0: not known)"
     ),
 }
+"""Fields of a GPU type that are numbers, with their help."""
+
 PRICE = "price_per_hour"
-"""Optional for a new type."""
+"""Figure that a new type need not have."""
 
 
 class Command(OperatorCommand):
@@ -40,28 +42,29 @@ class Command(OperatorCommand):
         gpu_type = GpuType.objects.filter(name=name).first()
         if gpu_type is None:
             gpu_type = GpuType(name=name, emulated=emulated)
-        given = {}
+        values = {}
         missing = []
         for figure in FIGURES:
-            if options[figure] is not None:
-                given[figure] = options[figure]
+            value = options[figure]
+            if value is not None:
+                values[figure] = Decimal(str(value)) if figure == PRICE else value
             elif figure != PRICE:
                 missing.append(f"--{figure.replace('_', '-')}")
         if gpu_type.pk is None and missing:
             raise CommandError(f"{name} is new: say {', '.join(missing)} too")
 
         # 2. Save them, with a round of each cluster that has such GPUs.
-        old = None
+        old_values = None
         if gpu_type.pk is not None:
-            old = {figure: getattr(gpu_type, figure) for figure in given}
-        for figure, value in given.items():
-            setattr(gpu_type, figure, Decimal(str(value)) if figure == PRICE else value)
+            old_values = {figure: getattr(gpu_type, figure) for figure in values}
+        for figure, value in values.items():
+            setattr(gpu_type, figure, value)
         gpu_type.full_clean()
-        new = {figure: getattr(gpu_type, figure) for figure in given}
+        new_values = {figure: getattr(gpu_type, figure) for figure in values}
         with transaction.atomic():
             gpu_type.save()
-            action = "gpu_type.add" if old is None else "gpu_type.change"
-            record_values(action, gpu_type, new, old)
+            action = "gpu_type.add" if old_values is None else "gpu_type.change"
+            record_values(action, gpu_type, new_values, old_values)
             costs_changed(Cluster.objects.filter(nodes__gpu_type=gpu_type).distinct())
 
         # 3. Show the type.

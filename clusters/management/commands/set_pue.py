@@ -1,4 +1,4 @@
-"""manage.py set_pue CLUSTER [PUE] [--from TIME]: facility energy over IT energy, by version."""
+"""manage.py set_pue CLUSTER [PUE] [--from TIME]: add a PUE, or show all."""
 
 from argparse import ArgumentParser
 from typing import Any
@@ -32,18 +32,21 @@ class Command(OperatorCommand):
     def handle(
         self, *args: Any, cluster: str, pue: float | None, since: str | None, **options: Any
     ) -> None:
-        row = the_cluster(cluster)
+        # 1. Add a version, if a value is given.
+        its_cluster = the_cluster(cluster)
         if pue is not None:
-            since_then = moment("--from", since, row)
-            version = PueRecord(cluster=row, pue=pue, effective_from=since_then)
+            effective_from = moment("--from", since, its_cluster)
+            version = PueRecord(cluster=its_cluster, pue=pue, effective_from=effective_from)
             version.full_clean()
             with transaction.atomic():
                 version.save()
-                record("pue.add", row, new={"pue": pue, "effective_from": since_then})
-                costs_changed([row])
-        zone = ZoneInfo(row.timezone)
-        for version in PueRecord.objects.filter(cluster=row).order_by("-effective_from", "-id"):
-            self.stdout.write(
-                f"from {version.effective_from.astimezone(zone):%Y-%m-%d %H:%M %Z}: PUE"
-                f" {version.pue:g}"
-            )
+                values = {"pue": pue, "effective_from": effective_from}
+                record("pue.add", its_cluster, new=values)
+                costs_changed([its_cluster])
+
+        # 2. Show all versions, the newest first.
+        zone = ZoneInfo(its_cluster.timezone)
+        versions = PueRecord.objects.filter(cluster=its_cluster)
+        for version in versions.order_by("-effective_from", "-id"):
+            start = version.effective_from.astimezone(zone)
+            self.stdout.write(f"from {start:%Y-%m-%d %H:%M %Z}: PUE {version.pue:g}")

@@ -20,7 +20,7 @@ from clusters.tariffs import add_tariff
 from loadmaster.text_formats import TextError, decode, read_bytes
 
 LARGEST_SERIES = 20_000_000
-"""Bytes of a file with a series."""
+"""Most bytes of a file with a series."""
 
 
 class Command(OperatorCommand):
@@ -37,21 +37,25 @@ class Command(OperatorCommand):
             help="per kWh, in the cluster's currency, for every hour that no band covers",
         )
         parser.add_argument(
-            "--band", action="append", default=[], metavar="'DAYS FROM-TO PRICE [GRAMS]'",
+            "--band",
+            action="append",
+            default=[],
+            metavar="'DAYS FROM-TO PRICE [GRAMS]'",
             help="another price for some hours: days as digits (0 is Monday), as in"
-            " '01234 08:00-20:00 0.24', and "
-            "grams of CO2 per kWh where they differ; as often as needed",
-        )  # fmt: skip
+            " '01234 08:00-20:00 0.24', and grams of CO2 per kWh where they differ; repeatable",
+        )
         parser.add_argument(
             "--from",
             dest="since",
             help="in force from then on (ISO 8601, in the cluster's zone); now if left out",
         )
         parser.add_argument(
-            "--series", type=Path, metavar="FILE",
+            "--series",
+            type=Path,
+            metavar="FILE",
             help="a CSV with a header: start, and price_per_kwh or price_per_mwh, of equal steps",
-        )  # fmt: skip
-        parser.add_argument("--name", default="", help="what you call it")
+        )
+        parser.add_argument("--name", default="", help="name of the version")
         parser.add_argument("--emissions-g", type=finite, default=0.0, help="grams of CO2 per kWh")
 
     def handle(
@@ -65,11 +69,11 @@ class Command(OperatorCommand):
         **options: Any,
     ) -> None:
         # 1. Add a series.
-        row = the_cluster(cluster)
+        its_cluster = the_cluster(cluster)
         if series is not None:
             if price is not None or band or since:
                 raise CommandError("--series has its own prices and times: leave the others out")
-            _add_series(row, series, options["name"])
+            _add_series(its_cluster, series, options["name"])
 
         # 2. Or add a price with its bands.
         if price is None and (band or since):
@@ -79,16 +83,19 @@ class Command(OperatorCommand):
         if price is not None:
             bands = [_band(text) for text in band]
             tariff = EnergyTariff(
-                cluster=row, name=options["name"], default_price_per_kwh=_price("PRICE", price),
-                effective_from=moment("--from", since, row),
+                cluster=its_cluster,
+                name=options["name"],
+                default_price_per_kwh=_price("PRICE", price),
+                effective_from=moment("--from", since, its_cluster),
                 emissions_g_per_kwh=options["emissions_g"],
-            )  # fmt: skip
+            )
             add_tariff(tariff, bands)
 
-        # 3. Show all versions.
-        versions = row.tariffs.order_by("-effective_from", "-id").prefetch_related("bands")
+        # 3. Show all versions, the newest first.
+        zone = ZoneInfo(its_cluster.timezone)
+        versions = its_cluster.tariffs.order_by("-effective_from", "-id").prefetch_related("bands")
         versions = versions.annotate(steps_count=Count("steps"))
-        lines = [_line(version, ZoneInfo(row.timezone), row.currency) for version in versions]
+        lines = [_line(version, zone, its_cluster.currency) for version in versions]
         self.stdout.write("\n".join(lines) or "no tariff: energy costs nothing yet")
 
 
@@ -120,7 +127,7 @@ def _add_series(cluster: Cluster, path: Path, name: str) -> None:
 
 
 def _band(text: str) -> TariffBand:
-    """Read a band. Raises CommandError."""
+    """Parse the value of --band, 'DAYS FROM-TO PRICE [GRAMS]'. Raises CommandError."""
     words = text.split()
     emissions_g = None
     try:
@@ -136,13 +143,16 @@ def _band(text: str) -> TariffBand:
             f" {text!r}"
         ) from None
     return TariffBand(
-        days=days, from_time=from_time, to_time=to_time, price_per_kwh=_price("--band", price),
+        days=days,
+        from_time=from_time,
+        to_time=to_time,
+        price_per_kwh=_price("--band", price),
         emissions_g_per_kwh=emissions_g,
-    )  # fmt: skip
+    )
 
 
 def _price(option: str, text: str) -> Decimal:
-    """Read a price. Raises CommandError."""
+    """Parse the price of an option. Raises CommandError."""
     try:
         return Decimal(text)
     except InvalidOperation:

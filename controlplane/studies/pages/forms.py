@@ -19,7 +19,7 @@ from controlplane.simulation.switches import NO_SWITCHES
 from controlplane.studies.documents import LIVE, StudyDocumentError
 from controlplane.web import bounded_data
 from controlplane.web.pages.policy_help import ParameterHelp, example_of, parameters_of
-from controlplane.web.pages.typed import TypedForm, text_field
+from controlplane.web.pages.text_forms import TypedForm, text_field
 from jobs.roles import teams_to_submit_to
 from loadmaster.text_formats import TextError, decode, unpacked
 from policies.host import registry

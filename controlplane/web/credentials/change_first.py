@@ -3,7 +3,7 @@
 from django.http import HttpRequest, HttpResponseBase, JsonResponse
 from django.shortcuts import redirect
 
-from controlplane.web.credentials.passwords import SESSION_KEY, WORDS
+from controlplane.web.credentials.passwords import CHANGE_IT, SESSION_KEY
 from controlplane.web.http.middleware import Middleware
 from controlplane.web.rest.errors import error_body
 
@@ -12,7 +12,7 @@ ALLOWED = frozenset({"password", "logout", "live"})
 
 
 class ChangeFirst(Middleware):
-    """Redirect to the page of the password, or 403 in the API."""
+    """Middleware that redirects to the page of the password, or answers 403 in the API."""
 
     def process_view(
         self, request: HttpRequest, view: object, args: object, kwargs: object
@@ -23,5 +23,5 @@ class ChangeFirst(Middleware):
         if match and match.url_name in ALLOWED:
             return None
         if request.path_info.startswith("/api/"):
-            return JsonResponse(error_body(SESSION_KEY, WORDS), status=403)
+            return JsonResponse(error_body(SESSION_KEY, CHANGE_IT), status=403)
         return redirect("password")

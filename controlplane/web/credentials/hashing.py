@@ -7,10 +7,10 @@ from typing import Any
 from django.contrib.auth.hashers import Argon2PasswordHasher
 
 NICE = 10
-"""Niceness of that thread alone, as Linux counts it by thread: pages and API go first."""
+"""Niceness of the hashing thread, which Linux counts by thread: pages and API go first."""
 
-# A thread of its own, as the allocator keeps what a thread has used: any thread that had once
-# hashed would hold as much for ever.
+# Hashing has a thread of its own: the allocator keeps memory that a thread has used, so that each
+# thread that hashed once would hold it for ever.
 _THREAD = ThreadPoolExecutor(
     1, thread_name_prefix="passwords", initializer=os.nice, initargs=(NICE,)
 )

@@ -1,4 +1,4 @@
-"""Audit of what people delete of django-axes' records, as `manage.py axes_reset*` does."""
+"""Audit of deleted records of django-axes, such as by `manage.py axes_reset*`."""
 
 from axes.handlers.database import AxesDatabaseHandler
 from django.db import transaction
@@ -7,7 +7,7 @@ from controlplane.audit.record import record
 
 
 class AuditedLockouts(AxesDatabaseHandler):  # type: ignore[misc]  # the library has no types
-    """Handler of django-axes whose resets are rows. A login that succeeds calls none of them."""
+    """Handler of django-axes whose resets are rows of the audit. Logins do not call them."""
 
     @transaction.atomic
     def reset_attempts(

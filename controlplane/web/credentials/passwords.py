@@ -13,11 +13,14 @@ from knox.models import AuthToken
 from controlplane.web.models import OneTimePassword
 
 SESSION_KEY = "one_time_password"
-WORDS = "this password was given to you for one login; change it on the page /password/"
+"""Key of a session whose login used a one-time password."""
+
+CHANGE_IT = "this password was given to you for one login; change it on the page /password/"
+"""Message to a person with a one-time password."""
 
 
 class EndOfTokens:
-    """Password validator that refuses none, and ends a person's tokens when the password changes.
+    """Password validator that refuses no password: it ends a person's tokens at a change.
 
     Django calls it after every change, by page, administration and command, but not when a hash is
     renewed. Sessions end by themselves.
@@ -27,7 +30,7 @@ class EndOfTokens:
         pass
 
     def password_changed(self, password: str, user: User) -> None:
-        """End the person's tokens; a password that was for one time is so no longer."""
+        """End the person's tokens; the new password is no one-time password."""
         AuthToken.objects.filter(user=user).delete()
         OneTimePassword.objects.filter(user=user).delete()
 
@@ -36,7 +39,7 @@ class EndOfTokens:
 
 
 def check_new(user: User, old: str, new: str) -> None:
-    """Check a password that its owner has chosen. ValidationError says what is wrong with it."""
+    """Raise ValidationError for a weak password, or the old one, that its owner has chosen."""
     if new == old:
         raise ValidationError("must be another one than before")
     validate_password(new, user)

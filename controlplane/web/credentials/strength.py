@@ -17,6 +17,7 @@ SHORTEST_WORD = 3
 """Shorter words of the user are parts of too many good passwords."""
 
 SITE_WORDS = ("loadmaster", "password", "passwort", "willkommen", "welcome")
+"""Words that users of this site take for passwords."""
 
 BETWEEN_WORDS = re.compile(r"(?<=[^\W\d_]{3})[\W_](?=[^\W\d_]{3})")
 """A sign between two words. zxcvbn rates it as a separate guess, so `ada.ada` looks too good."""
@@ -41,9 +42,9 @@ class NotGuessable:
         if result["score"] >= LEAST_SCORE:
             return
         cause = result["feedback"]["warning"].rstrip(".")
-        because = f" ({cause})" if cause else ""
+        in_brackets = f" ({cause})" if cause else ""
         raise ValidationError(
-            f"This password is easy to guess{because}. Take four unrelated words instead.",
+            f"This password is easy to guess{in_brackets}. Take four unrelated words instead.",
             code="password_guessable",
         )
 

@@ -17,7 +17,7 @@ from controlplane.web.models import Scope, TokenGrant
 log = logging.getLogger(__name__)
 
 NOTED_EVERY = timedelta(minutes=5)
-"""How exactly the last use is known: a write with every request would cost more than it tells."""
+"""Accuracy of a token's last use: it is not worth a write with every request."""
 
 
 class LifetimeError(ValueError):
@@ -26,14 +26,17 @@ class LifetimeError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """New token: its row, and the whole of it, which is shown once."""
+    """New token: its row, and the token itself, which is shown once."""
 
     row: AuthToken
     token: str
 
 
 def lifetime(valid_h: float | None) -> timedelta:
-    """Lifetime of so many hours, by default TOKEN_DAYS. LifetimeError above TOKEN_MAX_DAYS."""
+    """Return a lifetime of so many hours; TOKEN_DAYS for None.
+
+    Raises LifetimeError above TOKEN_MAX_DAYS.
+    """
     if valid_h is None:
         return timedelta(days=settings.TOKEN_DAYS)
     most_h = 24 * settings.TOKEN_MAX_DAYS
@@ -55,7 +58,7 @@ def issue(user: User, scope: Scope, valid: timedelta) -> Issued:
 
 
 def tokens_of(user: User) -> QuerySet[AuthToken]:
-    """Tokens of a person that are still good, newest first."""
+    """Return the tokens of a person that have not ended, newest first."""
     tokens: QuerySet[AuthToken] = AuthToken.objects.filter(user=user, expiry__gt=timezone.now())
     return tokens.select_related("grant").order_by("-created")
 
@@ -65,22 +68,24 @@ def end_tokens(tokens: QuerySet[AuthToken]) -> int:
     """End these tokens; return their number."""
     keys = tokens.order_by("created").values_list("token_key", "user__username")
     record_all(Change("credential.end", key, old={"owner": owner}) for key, owner in keys)
-    return int(tokens.delete()[1].get("knox.AuthToken", 0))
+    _, deleted_by_model = tokens.delete()
+    return int(deleted_by_model.get("knox.AuthToken", 0))
 
 
 def scope_of(token: AuthToken) -> Scope:
-    """Scope of a token; one without a grant is older than scopes and good for everything."""
+    """Return the scope of a token; one without a grant is older than scopes, and has the widest."""
     grant = getattr(token, "grant", None)
     return Scope(grant.scope) if grant else Scope.OPERATE
 
 
 def last_used_at(token: AuthToken) -> datetime | None:
+    """Return the time of a token's last use; None if it was never used."""
     grant = getattr(token, "grant", None)
     return grant.last_used_at if grant else None
 
 
 def note_use(token: AuthToken) -> None:
-    """Note that a token was used, if that is not known already; a full disk keeps nobody out."""
+    """Note the use of a token, once in NOTED_EVERY; if the database fails, it is only logged."""
     now = timezone.now()
     last_use = last_used_at(token)
     if last_use is not None and now - last_use < NOTED_EVERY:

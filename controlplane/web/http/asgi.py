@@ -1,4 +1,4 @@
-"""ASGI: types of applications, and a bounded pool of threads for what Django does synchronously."""
+"""ASGI: types of applications, and Django's handler with a bounded pool of threads."""
 
 import asyncio
 from collections.abc import (
@@ -40,7 +40,7 @@ memory.
 """
 
 TURN = "loadmaster.turn"
-"""Key of a scope for a function that makes a context: a thread is taken within, each time anew."""
+"""Key of a scope for a function that returns a context, in which the request takes a thread."""
 
 USER = "loadmaster.user"
 """Key of a scope for the id of its user, once it is known."""
@@ -52,10 +52,10 @@ SPENT_S = "loadmaster.spent_s"
 class ThreadedHandler(ASGIHandler):
     """Django's handler that runs all middleware and the view at once, in a thread of a pool.
 
-    Django's own has a thread for each request, and goes to it and back for each middleware: that
-    took a sixth of the processor time of a submission. Here a request that waits for a thread holds
-    no database connection. It gets the thread that was used last, as the caches of its connection
-    are the warmest.
+    Django's own handler has a thread for each request, and changes to it and back for each
+    middleware, which took a sixth of the processor time of a submission. Here a request that waits
+    for a thread holds no database connection. It gets the thread that was used last, as the caches
+    of that thread's connection are the warmest.
     """
 
     def __init__(self, thread_count: int = MOST_THREADS) -> None:
@@ -77,6 +77,7 @@ class ThreadedHandler(ASGIHandler):
         super().load_middleware(is_async=False)
 
     async def get_response_async(self, request: HttpRequest) -> HttpResponseBase:
+        """Answer in a thread of the pool; Django calls this for each request."""
         scope = cast(Scope, cast(ASGIRequest, request).scope)
 
         # 1. Large bodies are worked on one at a time.
@@ -110,21 +111,21 @@ class ThreadedHandler(ASGIHandler):
             yield piece
 
     async def call(self, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Do something that may ask the database in a thread of the pool."""
+        """Call a function that may ask the database, in a thread of the pool."""
         thread = await self._idle.get()
         act_in_thread = sync_to_async(act, thread_sensitive=False, executor=thread)
         work = asyncio.ensure_future(act_in_thread(*args, **kwargs))
         try:
             return await asyncio.shield(work)
         finally:
-            # A client that has gone keeps its turn while the thread is still at work, or it would
+            # If the client has gone, its request still waits for the end of the work: else it would
             # take one thread after another.
             with suppress(Exception):
                 await work
             self._idle.put_nowait(thread)
 
     def _answer(self, request: HttpRequest) -> HttpResponseBase:
-        """Answer, and note the user in the scope: a login has another one than before."""
+        """Answer, and note the user in the scope, whom a login changes."""
         try:
             return self.get_response(request)
         finally:
@@ -140,7 +141,7 @@ class ThreadedHandler(ASGIHandler):
 
 
 def _timed(scope: Scope, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Act with a connection that is alive, and note the thread's processor time in the scope."""
+    """Call `act` with a live connection, and note the thread's processor time in the scope."""
     began_s = thread_time()
     try:
         close_old_connections()

@@ -15,7 +15,7 @@ from functools import partial
 from django.conf import settings
 from django.http import HttpResponse
 
-from controlplane.web.credentials.whose import Credential, Users, credentials_of, user_of
+from controlplane.web.credentials.users import Credential, Users, credentials_of, user_of
 from controlplane.web.http.asgi import TURN, App, Message, Receive, Scope, Send, ThreadedHandler
 from controlplane.web.http.middleware import refused, refused_body
 from controlplane.web.http.pace import STRANGERS, Pace
@@ -31,10 +31,11 @@ THREADS_OF_STRANGERS = 2
 """Threads that all callers without a known user have together."""
 
 NOBODY_S = 0.05
-"""Seconds before the next look-up for an address after a credential that was nobody's."""
+"""Pause of an address in seconds after the look-up of a credential that had no user."""
 
 PROBES = frozenset({"/healthz", "/readyz", "/metrics"})
-"""Paths that monitoring programs ask. They have threads of their own, as a late answer is none."""
+"""Paths that monitoring programs ask. They have threads of their own, as late answers count as
+failures."""
 
 RETRY_S = "1"
 """Retry-After of refused requests."""
@@ -45,7 +46,11 @@ ROUTE = "refused"
 
 @dataclass(slots=True)
 class Caller:
-    """Requests of one caller that are in flight; `refusal_logged` for one log line each time."""
+    """Requests of one caller that are in flight.
+
+    `refusal_logged`: True if a refusal has been logged since the first of them. `lookup_lock`:
+    lets one look-up of its credentials run at a time.
+    """
 
     requests: int = 0
     refusal_logged: bool = False
@@ -57,14 +62,14 @@ class Caller:
 class InFlightRequest:
     """One request, from before its body is read to the end of its answer.
 
-    It counts as one of the caller of this name, or of none while the name is empty.
+    `name`: of the caller as whose request it counts; "" while it is not counted.
     """
 
     callers: dict[str, Caller]
     name: str = ""
 
     def end(self) -> None:
-        """Count it no more. A stream ends here when it begins: it has limits of its own."""
+        """Stop counting it. A stream stops when it begins, as streams have limits of their own."""
         caller = self.callers.get(self.name)
         if caller is not None:
             caller.requests -= 1
@@ -76,8 +81,8 @@ class InFlightRequest:
 class CallerLimits:
     """ASGI application in front of Django's, which answers 429 beyond a caller's limit.
 
-    It also refuses bodies that are too large: Django reads a body before its middleware.
-    `look_up` returns the id of a credential's user, None if it is nobody's.
+    It also refuses bodies that are too large, as Django reads a body before its middleware runs.
+    `look_up` returns the id of a credential's user, None without one.
     """
 
     def __init__(self, app: App, look_up: Callable[[Credential], Awaitable[object]]) -> None:
@@ -85,7 +90,7 @@ class CallerLimits:
         self._users = Users(look_up)
         self._callers: dict[str, Caller] = {}
         self._strangers = asyncio.Semaphore(THREADS_OF_STRANGERS)
-        # One of each: requests of /readyz and /metrics delay no /healthz.
+        # One thread for each path: requests of /readyz and /metrics do not delay /healthz.
         self._probes = {path: asyncio.Semaphore(1) for path in PROBES}
         self._pace = Pace()
 
@@ -154,7 +159,7 @@ class CallerLimits:
 
     @asynccontextmanager
     async def _thread(self, caller: Caller, user: str | None, scope: Scope) -> AsyncIterator[None]:
-        """Wait until the caller may take a thread: few of its requests have one at once."""
+        """Wait until the caller may take a thread, of which it has few at once."""
         async with caller.threads:
             if user:
                 async with self._pace.turn(user, scope):
@@ -168,25 +173,25 @@ class CallerLimits:
 
 
 def limited(handler: ThreadedHandler) -> CallerLimits:
-    """Django's handler behind the limits; one of its threads looks up whose a credential is."""
+    """Return Django's handler behind the limits; its threads look up the users of credentials."""
     return CallerLimits(handler, lambda credential: handler.call(user_of, credential))
 
 
 def is_stream(head: Message) -> bool:
     """Return True for the head of an event stream, which has limits of its own."""
-    return any(
-        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
-        for name, value in head["headers"]
-    )
+    for name, value in head["headers"]:
+        if name.lower() == b"content-type" and value.startswith(b"text/event-stream"):
+            return True
+    return False
 
 
 def _most(*, of_user: bool) -> int:
-    """Most requests at once of a user, or of an address."""
+    """Return the most requests at once of a user, or of an address."""
     return settings.REQUESTS_PER_USER if of_user else settings.REQUESTS_PER_ADDRESS
 
 
 def _refused_body(scope: Scope) -> HttpResponse | None:
-    """Refusal of a request by its headers on the body; None if it may be read."""
+    """Return the refusal of a body by the request's headers; None if it may be read."""
     headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
     length = headers.get(b"content-length", "")
     encoding = headers.get(b"transfer-encoding", "")
@@ -195,15 +200,15 @@ def _refused_body(scope: Scope) -> HttpResponse | None:
 
 
 def _too_many(scope: Scope, *, of_user: bool) -> HttpResponse:
-    """Answer to a request of a caller with too many."""
+    """Return the refusal of a request whose caller has too many."""
     if of_user:
-        whose = "you"
+        caller = "you"
         setting = "LOADMASTER_REQUESTS_PER_USER"
     else:
-        whose = "your address"
+        caller = "your address"
         setting = "LOADMASTER_REQUESTS_PER_ADDRESS"
     text = (
-        f"{_most(of_user=of_user)} requests of {whose} are being answered already; wait for"
+        f"{_most(of_user=of_user)} requests of {caller} are being answered already; wait for"
         f" them, or ask an operator to raise {setting}"
     )
     answer = refused(scope["path"], 429, "too_many_requests", text)
@@ -212,7 +217,7 @@ def _too_many(scope: Scope, *, of_user: bool) -> HttpResponse:
 
 
 async def _refuse(scope: Scope, send: Send, answer: HttpResponse) -> None:
-    """Answer at once, before the body is read."""
+    """Send a refusal, before the body is read."""
     count_request(scope["method"], ROUTE, answer.status_code, 0.0)
     fields = {**answer.headers, "Content-Length": str(len(answer.content))}
     headers = [(name.lower().encode(), value.encode()) for name, value in fields.items()]

@@ -1,4 +1,4 @@
-"""Bounds on one connection, which uvicorn lacks: headers, and time for head and body."""
+"""Limits of one connection that uvicorn lacks: of headers, and of time for head and body."""
 
 import asyncio
 from enum import Enum
@@ -7,12 +7,14 @@ from typing import cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MOST_HEADERS = 100
+"""Most headers of a request."""
+
 LARGEST_HEAD = 64 * 1024
 """Most bytes of the address and all headers together."""
 
 
 class Phase(Enum):
-    """Awaited part of a request."""
+    """Part of a request that is awaited."""
 
     HEAD = "head"
     BODY = "body"
@@ -25,7 +27,7 @@ PATIENCE_S = {Phase.HEAD: 30.0, Phase.BODY: 60.0}
 LINGER_S = 5.0
 """Time in which a client that still sends may read the answer."""
 
-REFUSALS = {
+REFUSALS = {  # status: (status line, body)
     408: (b"408 Request Timeout", b"the request took too long to arrive\n"),
     431: (
         b"431 Request Header Fields Too Large",
@@ -56,7 +58,7 @@ class GuardedProtocol(HttpToolsProtocol):
         if self._refused:
             return
         super().data_received(data)
-        if self._phase is Phase.HEAD:  # the parser tells whole headers only, so count the bytes
+        if self._phase is Phase.HEAD:  # the parser reports whole headers only: count the bytes
             self._head_bytes += len(data)
             if self._head_bytes > LARGEST_HEAD:
                 self._refuse(431)
@@ -90,7 +92,7 @@ class GuardedProtocol(HttpToolsProtocol):
             super().send_400_response(msg)
 
     def _stop(self, status: int) -> None:
-        """Refuse, and keep the parser from going on: it takes any exception for a bad request."""
+        """Refuse, and stop the parser, which takes any exception for a bad request."""
         self._refuse(status)
         raise ValueError(REFUSALS[status][0].decode())
 
@@ -107,10 +109,10 @@ class GuardedProtocol(HttpToolsProtocol):
         self._close()
 
     def _close(self) -> None:
-        """Close once the client has read the answer, or LINGER_S have gone by.
+        """Close the connection once the client has read the answer, or after LINGER_S.
 
-        If it were closed at once, data that the client still sends would reset the connection
-        before the client reads the answer.
+        At an immediate close, data that the client still sends would reset the connection before
+        the client has read the answer.
         """
         self._refused = True
         self._set_timer(None)
@@ -121,7 +123,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _watch(self) -> None:
-        """Start the timer for the awaited part whenever that changes."""
+        """Start the timer of the awaited part if that has changed."""
         if self._phase is self._watched or self._refused:
             return
         self._watched = self._phase
@@ -132,6 +134,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self._set_timer(self.loop.call_later(patience_s, self._late))
 
     def _set_timer(self, timer: asyncio.TimerHandle | None) -> None:
+        """Replace the timer."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = timer
@@ -139,7 +142,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def _late(self) -> None:
         """Refuse or close a connection whose awaited part has not come in time."""
         self._watched = None
-        if self.flow.read_paused:  # the delay is ours: we do not read
+        if self.flow.read_paused:  # the server itself does not read: the delay is not the client's
             self._watch()
         elif self._phase is Phase.HEAD:
             self._refuse(408)
@@ -148,6 +151,6 @@ class GuardedProtocol(HttpToolsProtocol):
         elif self.cycle.response_started:
             self.transport.close()
         else:
-            self.cycle.disconnected = True  # wake what waits for the body
+            self.cycle.disconnected = True  # wake the application, which waits for the body
             self.cycle.message_event.set()
             self._refuse(408)

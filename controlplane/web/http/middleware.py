@@ -41,6 +41,7 @@ class ContentSecurityPolicy(CSPMiddleware):
 
 _DEVICES = "camera display-capture geolocation microphone midi payment serial usb"
 PERMISSIONS = ", ".join(f"{feature}=()" for feature in _DEVICES.split())
+"""Header by which no page may use a device."""
 
 
 class SecurityHeaders(Middleware):
@@ -54,7 +55,7 @@ class SecurityHeaders(Middleware):
 
 
 class NoNul(Middleware):
-    """Refusal of addresses with NUL, on which PostgreSQL fails; forms name the field themselves."""
+    """Refusal of addresses with NUL, on which PostgreSQL fails; forms check their fields."""
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         if not request.path_info.startswith("/api/"):
@@ -76,17 +77,18 @@ class StaticFiles(WhiteNoiseMiddleware):  # type: ignore[misc]  # whitenoise is 
 
 
 async def _blocks(content: Iterable[bytes]) -> AsyncIterator[bytes]:
+    """Yield the blocks of a file."""
     for block in content:
         yield block
 
 
 URLENCODED = "application/x-www-form-urlencoded"
 LARGEST_URLENCODED = 512 * 1024
-"""Decoding such a body takes sixty times its size."""
+"""Most bytes of such a body: decoding it takes sixty times its size."""
 
 
 class BodyLimit(Middleware):
-    """`refused_body` under WSGI; under ASGI it is asked earlier, before the body is read."""
+    """Check of bodies under WSGI; under ASGI `CallerLimits` checks them before they are read."""
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         length = request.META.get("CONTENT_LENGTH") or ""
@@ -97,7 +99,7 @@ class BodyLimit(Middleware):
 
 
 def refused_body(path: str, length: str, encoding: str, media_type: str) -> HttpResponse | None:
-    """Refusal of a body that is too large (413) or of unknown length (411), else None.
+    """Return the refusal of a body that is too large (413) or of unknown length (411), else None.
 
     `length`, `encoding`, `media_type`: Content-Length, Transfer-Encoding and Content-Type, or "".
     """
@@ -122,7 +124,7 @@ def refused_body(path: str, length: str, encoding: str, media_type: str) -> Http
 
 
 def refused(path: str, status: int, code: str, detail: str) -> HttpResponse:
-    """Refusal in the form of that address: JSON of the API, else plain text."""
+    """Return a refusal: as JSON for addresses of the API, else as plain text."""
     if path.startswith("/api/"):
         return JsonResponse(error_body(code, detail), status=status)
     return HttpResponse(detail, status=status, content_type="text/plain")

@@ -1,6 +1,6 @@
 """Pace of users: requests of users with high recent processor time wait while others are active.
 
-Of a web process' threads one runs at a time, so one member's what-ifs would slow down everybody's
+One thread of a web process runs at a time, so one user's what-ifs would slow down everybody's
 pages. A user who is alone never waits. Strangers are paced together, as one user. The time of a
 login is charged to the user who logs in.
 """
@@ -21,31 +21,31 @@ FREE_S = 0.3
 """Processor seconds that a user may take at once beyond that."""
 
 LITTLE_S = 0.1
-"""Processor seconds below which a user is a light one. Others wait only for light users: where all
-take much, nobody would gain.
+"""Processor seconds below which a user is a light one. Others wait only for light users: if all
+users take much, none would gain by waiting.
 """
 
 LONGEST_S = 4.0
-"""Longest time in seconds that one request makes the next one of its user wait."""
+"""Longest wait in seconds of a user's request that the one before it causes."""
 
-OTHERS_S = 1.0
+ACTIVE_S = 1.0
 """Seconds for which a light user counts as active after a request."""
 
 STRANGERS = "strangers"
 """Name of the account of all strangers."""
 
 POLL_S = 0.02
-"""Seconds between two looks of a waiting request."""
+"""Seconds between two checks of a waiting request."""
 
 
 @dataclass(slots=True)
 class Account:
-    """Processor seconds that a user took, less what was forgiven until `at_s`."""
+    """Processor seconds that a user took, less the share that was forgiven until `at_s`."""
 
     spent_s: float = 0.0
     at_s: float = 0.0
     only_waiter: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
-    """Held by the first of the user's waiting requests, which alone looks whether to go on."""
+    """Held by the first of the user's waiting requests, which alone checks if it may go on."""
 
 
 class Pace:
@@ -55,7 +55,7 @@ class Pace:
         self._clock = clock
         self._accounts: defaultdict[str, Account] = defaultdict(Account)
         self._light_users_s: dict[str, float] = {}
-        """When each light user came last."""
+        """Time of each light user's last request."""
 
     @asynccontextmanager
     async def turn(self, user: str, scope: Scope) -> AsyncIterator[None]:
@@ -69,26 +69,27 @@ class Pace:
                     await asyncio.sleep(POLL_S)
 
             # 2. A light user is active from now on.
-            came_s = self._clock()
+            began_s = self._clock()
             if account.spent_s < LITTLE_S:
-                self._light_users_s[user] = came_s
+                self._light_users_s[user] = began_s
             try:
                 yield
             finally:
                 # 3. Charge the time to the user as whom the request was answered. After a login the
-                #    stranger is active no more: it would keep that user waiting.
+                #    stranger is no longer active, or the user who logged in would wait for it.
                 user_id = scope.get(USER)
-                charged = user if user_id is None else f"user {user_id}"
-                if charged != user and self._light_users_s.get(user) == came_s:
+                charged_user = user if user_id is None else f"user {user_id}"
+                if charged_user != user and self._light_users_s.get(user) == began_s:
                     del self._light_users_s[user]
-                self._charge(self._accounts[charged], scope.pop(SPENT_S, 0.0))
+                self._charge(self._accounts[charged_user], scope.pop(SPENT_S, 0.0))
 
     def _must_wait(self, user: str, account: Account) -> bool:
+        """Return True if the user took much, and a light user is active."""
         return self._is_over(account) and self._others_are_active(user)
 
     def _others_are_active(self, user: str) -> bool:
         """Return True if another light user came lately."""
-        since_s = self._clock() - OTHERS_S
+        since_s = self._clock() - ACTIVE_S
         recent = {name: at_s for name, at_s in self._light_users_s.items() if at_s > since_s}
         self._light_users_s = recent
         return any(name != user for name in recent)

@@ -1,8 +1,8 @@
 """Counters of HTTP requests by route and status, of all web processes of this machine.
 
 Each process writes its counters to files of prometheus-client in LOADMASTER_METRICS_DIR, or else in
-LOADMASTER_HOME/metrics/<host>, and any process sums them up. Processes of other machines are
-scraped there. On a full disk requests that need new room are not counted until there is some.
+LOADMASTER_HOME/metrics/<host>, and any process sums them up. Each machine is scraped by itself.
+While the disk is full, requests of new routes or statuses are not counted.
 """
 
 import logging
@@ -27,13 +27,14 @@ FIRST_BYTES = 1 << 16
 """Room that a new file reserves."""
 
 LARGEST_FRAME = 32
-"""Bytes of an entry beside its key: lengths, padding, value, time."""
+"""Most bytes of an entry without its key: lengths, padding, value, time."""
 
 
 class ReservedFile(MmapedDict):
-    """File of counters whose room is reserved before it is written; OSError if there is none.
+    """File of counters whose room is reserved before it is written. Raises OSError without room.
 
-    The library maps files with holes. Writing into one on a full disk ends a process by SIGBUS.
+    The library would map a file with holes: a write into a hole on a full disk ends a process by
+    SIGBUS.
     """
 
     def __init__(self, filename: str, read_mode: bool = False) -> None:
@@ -50,12 +51,15 @@ class ReservedFile(MmapedDict):
 
 
 def _reserve(path: Path) -> None:
-    """Create the file whole, or fill the holes of an older one, before anybody reads it."""
+    """Create a file at its full size, or fill the holes of an older one.
+
+    A new one gets its name when it is whole, as other processes read it.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    new = path if path.exists() else path.with_suffix(".new")
-    with new.open("ab") as file:
+    written = path if path.exists() else path.with_suffix(".new")
+    with written.open("ab") as file:
         os.posix_fallocate(file.fileno(), 0, max(FIRST_BYTES, file.tell()))
-    new.replace(path)
+    written.replace(path)
 
 
 # The library reads these when it is first imported: set here, they hold in any order of imports.
@@ -99,12 +103,12 @@ def _log_once(error: str) -> None:
 
 @cache
 def _metrics_of(method: str, route: str, status: int) -> tuple[Counter, Histogram]:
-    """Counter and histogram of such requests."""
+    """Return the counter and the histogram of these requests."""
     return REQUESTS.labels(method, route, str(status)), LATENCY.labels(route)
 
 
 def http_registry() -> CollectorRegistry:
-    """Sum over this machine's processes, the ended ones included: counters only grow."""
+    """Return the sums over this machine's processes, also ended ones: counters only grow."""
     registry = CollectorRegistry()
     if FOLDER.is_dir():
         MultiProcessCollector(registry, str(FOLDER))

@@ -1,6 +1,6 @@
-"""Answers when the database is full (507), read-only or away (503), with Retry-After.
+"""Answers while the database is full (507), read-only or away (503), with Retry-After.
 
-/readyz fails with the same reason for as long as it lasts.
+Meanwhile /readyz fails with the same reason.
 """
 
 import logging
@@ -21,15 +21,17 @@ from controlplane.web.rest.errors import error_body
 log = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 10
+"""Retry-After of these answers."""
+
 REMEMBERED_S = 30.0
 """Seconds for which /readyz reports a failure after it was seen."""
 
 LEAST_FREE_BYTES = 32 * 1024 * 1024
 """Free bytes on the disk of a SQLite database below which the server is not ready."""
 
+# SQLSTATEs of PostgreSQL.
 DISK_FULL = "53100"
 READ_ONLY = "25006"
-"""SQLSTATEs of PostgreSQL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ _SQLITE = {
     "unable to open database file": AWAY,
     "database is locked": BUSY,
 }
-"""Failures by SQLite's words, in small letters."""
+"""Failures by SQLite's messages, in small letters."""
 
 _POSTGRES = {
     DISK_FULL: FULL,
@@ -81,11 +83,11 @@ _last: list[tuple[float, Failure]] = []
 
 
 def failure_of(error: BaseException | None) -> Failure | None:
-    """Failure of the database's storage behind an error, else None."""
+    """Return the failure of the database behind an error; None for other errors."""
     if not isinstance(error, DatabaseError | InterfaceError):
         return None
 
-    # 1. PostgreSQL tells the SQLSTATE.
+    # 1. PostgreSQL gives a SQLSTATE.
     cause = error.__cause__
     sqlstate = getattr(cause, "pgcode", None) or getattr(cause, "sqlstate", None)
     if sqlstate:
@@ -93,13 +95,13 @@ def failure_of(error: BaseException | None) -> Failure | None:
             return AWAY
         return _POSTGRES.get(sqlstate)
 
-    # 2. SQLite tells words.
+    # 2. SQLite gives a message.
     text = str(error).lower()
-    for words, failure in _SQLITE.items():
-        if words in text:
+    for message, failure in _SQLITE.items():
+        if message in text:
             return failure
 
-    # 3. PostgreSQL without a SQLSTATE was never reached, or has gone in the middle.
+    # 3. PostgreSQL gives no SQLSTATE if it was not reached, or the connection broke.
     is_of_connection = type(error).__name__ in ("OperationalError", "InterfaceError")
     if connection.vendor == "postgresql" and is_of_connection:
         return AWAY
@@ -115,28 +117,29 @@ class StorageFailures(Middleware):
 
 @login_not_required
 def server_error_page(request: HttpRequest) -> HttpResponseBase:
-    """handler500: also answers for database failures outside of views."""
-    return _answer(request, sys.exc_info()[1]) or server_error(request)
+    """Answer for errors outside of views (Django's handler500), database failures among them."""
+    _, error, _ = sys.exc_info()
+    return _answer(request, error) or server_error(request)
 
 
 def present_failure() -> str | None:
-    """Reason why nothing can be saved now, found without writing; None if none is known."""
+    """Return the code of a failure that lasts, found without writing; None without one."""
     # 1. A failure that a request has met lately.
     if _last:
-        at_s, failure = _last[0]
-        if time.monotonic() - at_s < REMEMBERED_S:
+        failed_s, failure = _last[0]
+        if time.monotonic() - failed_s < REMEMBERED_S:
             return failure.code
 
     # 2. The state of the disk or of the server.
     if connection.vendor == "sqlite":
-        return _full(Path(str(connection.settings_dict["NAME"])))
+        return _full_disk(Path(str(connection.settings_dict["NAME"])))
     with connection.cursor() as cursor:
         cursor.execute("SHOW transaction_read_only")
         return READS_ONLY.code if cursor.fetchone() == ("on",) else None
 
 
-def _full(database: Path) -> str | None:
-    """Code of a full disk under a SQLite database; None if there is room, or it is in memory."""
+def _full_disk(database: Path) -> str | None:
+    """Return the code of a full disk under a SQLite database; None with room, or in memory."""
     if not database.parent.is_dir() or not database.exists():
         return None
     free_bytes = shutil.disk_usage(database.parent).free
@@ -144,7 +147,7 @@ def _full(database: Path) -> str | None:
 
 
 def noted_failure(error: BaseException | None) -> Failure | None:
-    """Log an error's failure and report it on /readyz; None if it is none."""
+    """Return an error's failure of the database, log it and report it on /readyz; else None."""
     failure = failure_of(error)
     if failure is None:
         return None
@@ -155,7 +158,7 @@ def noted_failure(error: BaseException | None) -> Failure | None:
 
 
 def _answer(request: HttpRequest, error: BaseException | None) -> HttpResponse | None:
-    """Answer to a request that failed by the storage; None for other errors."""
+    """Return the answer to a request whose database failed; None for other errors."""
     failure = noted_failure(error)
     if failure is None:
         return None

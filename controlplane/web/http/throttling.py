@@ -1,6 +1,6 @@
-"""Limits of failed logins, tokens and enrolments, by address and account, in the shared cache.
+"""Limits of failed logins, tokens and enrolments, by address and account.
 
-While the cache is away each process counts for itself.
+They are counted in the shared cache. While it is away, each process counts for itself.
 """
 
 import hashlib
@@ -26,13 +26,15 @@ from controlplane.web.rest.errors import error_body
 log = logging.getLogger(__name__)
 
 OWN_PAGE = "/password/"
+"""Path of the page on which users change their passwords."""
+
 DOORS = {
     "/login/": "login",
     "/admin/login/": "login",
     OWN_PAGE: "login",
     "/api/v1/tokens/": "login",
 }
-"""Names of the counts of failures by path; all paths that try a password count together."""
+"""Names of counters by path: all paths that try a password have one counter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ class Throttle(Middleware):
         refused = refusal(request, counts)
         if refused is not None:
             return refused
+
+        # The attempt is allowed: make it.
         return end(request, self.get_response(request), counts)
 
 
@@ -67,9 +71,9 @@ class Count:
 
 
 def begin(door: str, **callers: str) -> list[Count]:
-    """Count an attempt before it is made; `take_back` a good one.
+    """Count an attempt as a failure before it is made; `take_back` a good one.
 
-    `callers`: the address and the account, by `address` and `account`.
+    `callers`: the caller's `address` and `account`.
     """
     counts = []
     for kind, caller in callers.items():
@@ -79,7 +83,10 @@ def begin(door: str, **callers: str) -> list[Count]:
 
 
 def retry_after_s(counts: list[Count]) -> int | None:
-    """Seconds to wait if a count is above its limit, else None; takes the refused attempt back."""
+    """Return the seconds to wait if a count is above its limit, else None.
+
+    A refused attempt is taken back.
+    """
     windows_s = [count.limit.window_s for count in counts if count.tries > count.limit.failures]
     if not windows_s:
         return None
@@ -94,11 +101,12 @@ def take_back(counts: list[Count]) -> None:
 
 
 def refusal_text(retry_s: int) -> str:
+    """Return the message of a refused attempt."""
     return f"too many failed tries; come back in {retry_s} seconds"
 
 
 def refusal(request: HttpRequest, counts: list[Count]) -> HttpResponse | None:
-    """Answer 429 if a count is above its limit, else None."""
+    """Return the answer 429 if a count is above its limit, else None."""
     retry_s = retry_after_s(counts)
     if retry_s is None:
         return None
@@ -122,7 +130,7 @@ def end(request: HttpRequest, answer: HttpResponseBase, counts: list[Count]) -> 
 
 
 def is_failure(request: HttpRequest, answer: HttpResponseBase) -> bool:
-    """Return True for wrong credentials: a page shows its form again (200), the API says 401."""
+    """Return True for wrong credentials: a page shows its form again (200), the API answers 401."""
     if answer.status_code in (401, 403, 429):
         return True
     is_page = not request.path_info.startswith("/api/")
@@ -130,12 +138,12 @@ def is_failure(request: HttpRequest, answer: HttpResponseBase) -> bool:
 
 
 def forget_later_failures() -> None:
-    """Delete failures of a time to come, which would lock their user out until then."""
+    """Delete failures with a time in the future, which would lock their user out until then."""
     AccessAttempt.objects.filter(attempt_time__gt=timezone.now()).delete()
 
 
 def network_of(address: str) -> str:
-    """Address to count by: of IPv6 the network of one customer."""
+    """Return the address by which a caller is counted: for IPv6 the network of one customer."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
@@ -146,7 +154,7 @@ def network_of(address: str) -> str:
 
 
 def _caller(request: HttpRequest) -> dict[str, str]:
-    """Address that opened the connection (the server trusts its proxies), and the account."""
+    """Return the address that opened the connection (proxies are trusted), and the account."""
     caller = {"address": network_of(request.META.get("REMOTE_ADDR", ""))}
     account = _account(request)
     if account:
@@ -155,7 +163,7 @@ def _caller(request: HttpRequest) -> dict[str, str]:
 
 
 def _account(request: HttpRequest) -> str:
-    """Name of the user whose password is tried, as the login resolves what was typed."""
+    """Return the name of the user whose password is tried, as the login resolves it; else ""."""
     if request.path_info == OWN_PAGE:
         return resolved_name(request.user.get_username())
     if not request.path_info.startswith("/api/"):
@@ -169,7 +177,7 @@ def _account(request: HttpRequest) -> str:
 
 
 def resolved_name(typed: str) -> str:
-    """User's name as the login takes it: without blanks around, in one Unicode form and case."""
+    """Return a user's name as the login takes it: stripped, in one Unicode form and case."""
     return User.normalize_username(typed.strip()).lower()
 
 
@@ -194,6 +202,7 @@ def _add(key: str, amount: int, window_s: int) -> int:
 
 
 def _add_in(store: BaseCache, key: str, amount: int, window_s: int) -> int:
+    """Add to a counter of this cache; return its new number."""
     store.add(key, 0, 2 * window_s)
     try:
         return int(store.incr(key, amount))

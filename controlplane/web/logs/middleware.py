@@ -1,7 +1,7 @@
-"""Access log: each request has an id and leaves a line with its route, never query or token.
+"""Access log: each request has an id and a line with its route, without query and token.
 
-The id is the client's valid `X-Request-ID`, else a new one; tasks that it starts carry it too. Good
-answers to agents, probes and files are DEBUG.
+The id is the client's `X-Request-ID` if it is valid, else a new one; tasks that the request starts
+carry it too. Good answers to agents, to probes and for files are logged as DEBUG.
 """
 
 import logging
@@ -24,22 +24,26 @@ log = logging.getLogger("loadmaster.access")
 
 HEADER = "X-Request-ID"
 SAFE_ID = re.compile(r"[A-Za-z0-9._:-]{8,128}")
+"""Valid id of a client."""
+
 UNMATCHED = "unmatched"
-"""Route of an address that nothing matches."""
+"""Route of an address that no URL pattern matches."""
 
 FREQUENT = re.compile(r"/(api/agent/|static/|healthz|readyz|metrics)")
+"""Addresses whose good answers are logged as DEBUG."""
+
 IDS = {"node_id": "node", "assignment_id": "assignment", "job_id": "job"}
 """Ids among the arguments of addresses, and their names in a log."""
 
 
 def request_id_of(request: HttpRequest) -> str:
-    """The client's id of the request if it is valid, else a new one."""
+    """Return the client's id of the request if it is valid, else a new one."""
     client_id = request.headers.get(HEADER, "")
     return client_id if SAFE_ID.fullmatch(client_id) else uuid4().hex
 
 
 class RequestLog(Middleware):
-    """Outermost middleware."""
+    """Outermost middleware: logs each request, and gives it its id."""
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         with _own_ids(request):
@@ -60,13 +64,13 @@ class RequestLog(Middleware):
 
 
 def route_of(request: HttpRequest) -> str:
-    """URL pattern of the request, without ids."""
+    """Return the URL pattern of the request, without ids."""
     match = request.resolver_match
     return UNMATCHED if match is None else f"/{match.route}"
 
 
 def user_id_of(request: HttpRequest) -> object:
-    """User's id if already known, without a query."""
+    """Return the user's id if it is known already, without a query; else None."""
     user = getattr(request, "user", None)
     if isinstance(user, SimpleLazyObject):  # the session's; the API replaces it by a token's
         user = getattr(request, "_cached_user", None)

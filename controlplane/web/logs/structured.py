@@ -1,6 +1,6 @@
 """Structured logs: one line an event, JSON or text, with ids (`bound`) and without secrets.
 
-Reads no Django settings, so that settings may call `config`.
+It reads no Django settings, so that settings may call `config`.
 """
 
 import logging
@@ -31,8 +31,8 @@ _SECRETS_IN_TEXT = (
     (re.compile(r"(://[^/\s:@]*:)[^/\s@]+(@)"), rf"\1{MASK}\2"),
     # A share link needs no login.
     (re.compile(r"(/shared/[a-z]+/)[^/\s\"']+"), rf"\1{MASK}"),
-    # A value after a secret-looking name. Each word is matched once, from its start: a match from
-    # each name within it would take as often as a stranger's path repeats the name.
+    # A value after a secret-looking name. Each word is matched once, from its start: matches from
+    # each name within a word would take long for a path that repeats a name many times.
     (
         re.compile(
             rf"(?<![\w-])((?=[\w-]*?(?:{_NAMES}))[\w-]++[\"']?\s*[=:]\s*[\"']?)"
@@ -42,11 +42,10 @@ _SECRETS_IN_TEXT = (
         rf"\1{MASK}",
     ),
 )
-
 """(pattern, replacement) of secrets within a text."""
 
 DEEPEST = 6
-"""Levels of lists and mappings that are logged."""
+"""Most levels of lists and mappings that are logged."""
 
 
 def mask_event(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
@@ -55,7 +54,7 @@ def mask_event(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 
 
 def masked(value: Any, name: str = "", depth: int = 0) -> Any:
-    """Mask the value of a field `name`, at `depth` inside of others."""
+    """Return the value of a field without secrets; `depth`: number of values around it."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if name and name not in _HARMLESS and _SECRET_NAME.search(name):
@@ -70,7 +69,7 @@ def masked(value: Any, name: str = "", depth: int = 0) -> Any:
 
 
 def masked_text(text: str) -> str:
-    """Mask bearer tokens, passwords in addresses, share links, values of secret-looking names."""
+    """Return a text with masked tokens, passwords, share links, values of secret-looking names."""
     for pattern, replacement in _SECRETS_IN_TEXT:
         text = pattern.sub(replacement, text)
     return text
@@ -82,8 +81,8 @@ QUIET = {
     # Lines of each request to other servers.
     "httpx": "WARNING",
     "httpcore": "WARNING",
-    # Our own line tells more of each request, see `middleware`. Three lines on each periodic task
-    # (sent, received, done) would be 60 MB a day of an idle worker.
+    # The access log says more about each request, see `middleware`. Three lines for each periodic
+    # task (sent, received, done) would be 60 MB a day of an idle worker.
     "uvicorn.access": "WARNING",
     "celery.beat": "WARNING",
     "celery.worker.strategy": "WARNING",
@@ -93,14 +92,17 @@ QUIET = {
 
 
 def config(form: str, level: str) -> dict[str, Any]:
-    """Django's LOGGING: `form` "console" or "json" (else ValueError), `level` the least shown."""
+    """Return Django's LOGGING.
+
+    `form`: "console" or "json"; else ValueError is raised. `level`: the lowest one that is shown.
+    """
     if form not in FORMATS:
         raise ValueError(f"LOADMASTER_LOG_FORMAT must be {' or '.join(FORMATS)}, not {form!r}")
     loggers: dict[str, Any] = {}
-    for name, least in QUIET.items():
-        loggers[name] = {"level": least, "handlers": [], "propagate": True}
-    # uvicorn and Django bring handlers of their own: without them their lines come through the
-    # root's, once.
+    for name, lowest in QUIET.items():
+        loggers[name] = {"level": lowest, "handlers": [], "propagate": True}
+    # uvicorn and Django bring handlers of their own. Without these, the root's handler writes their
+    # lines, once.
     for name in ("uvicorn", "uvicorn.error", "django", "celery"):
         loggers[name] = {"level": "INFO", "handlers": [], "propagate": True}
     return {
@@ -114,7 +116,7 @@ def config(form: str, level: str) -> dict[str, Any]:
 
 
 def formatter(form: str) -> logging.Formatter:
-    """Formatter of lines of JSON, or of text for "console"; without secrets."""
+    """Return the formatter of lines of JSON, or of text for "console", without secrets."""
     to_json = structlog.processors.JSONRenderer(default=str, ensure_ascii=False)
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=_SHARED,
@@ -135,23 +137,24 @@ def bound(**ids: object) -> Iterator[None]:
 
 
 def _text(_: WrappedLogger, __: str, event: EventDict) -> str:
-    """`time LEVEL logger what happened key=value ...`, then the traceback if there is one."""
+    """Return `time LEVEL logger what happened key=value ...`, then the traceback if any."""
     time = str(event.pop("timestamp", ""))
     level = str(event.pop("level", "")).upper()
     logger = str(event.pop("logger", ""))
-    words = str(event.pop("event", ""))
+    message = str(event.pop("event", ""))
     traceback = event.pop("exception", None)
     fields = [f"{name}={_quoted(str(value))}" for name, value in event.items()]
-    # A line stays one line, whatever a client has put into it; a traceback is ours.
-    line = " ".join([time, level, logger, words, *fields]).translate(_ESCAPED)
+    # Texts of clients may not break the line; the traceback is the server's own.
+    line = " ".join([time, level, logger, message, *fields]).translate(_ESCAPED)
     return f"{line}\n{traceback}" if traceback else line
 
 
 _ESCAPED = str.maketrans({"\r": "\\r", "\n": "\\n", "\x1b": "\\x1b"})
+"""Characters that could break a line, or change a terminal."""
 
 
 def _quoted(text: str) -> str:
-    """Text in quotes if it is empty or has blanks."""
+    """Return a text, in quotes if it is empty or has blanks."""
     has_blank = any(character.isspace() for character in text)
     return repr(text) if has_blank or not text else text
 
@@ -170,3 +173,4 @@ _SHARED: list[Processor] = [
     structlog.processors.TimeStamper(fmt="iso", utc=True),
     structlog.processors.format_exc_info,
 ]
+"""Processors of every event before a line is made."""

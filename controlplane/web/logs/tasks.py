@@ -6,7 +6,10 @@ from celery.signals import before_task_publish, setup_logging, task_postrun, tas
 from structlog.contextvars import bind_contextvars, clear_contextvars, get_contextvars
 
 HEADER = "request_id"
+"""Header of a task's message with the id of the request that started it."""
+
 LONGEST_ID = 128
+"""Most characters of that id."""
 
 
 @setup_logging.connect
@@ -25,7 +28,7 @@ def send_id(headers: dict[str, Any] | None = None, **_: Any) -> None:
 @task_prerun.connect
 def bind_task(task_id: str = "", task: Any = None, **_: Any) -> None:
     """Bind the task and the request's id to every line until the task ends."""
-    # Run in place, by a test or by `apply`, a task belongs to whoever calls it.
+    # A task that is run in place, by a test or by `apply`, keeps the ids of its caller.
     if task is None or task.request.is_eager or task.request.called_directly:
         return
     clear_contextvars()

@@ -20,10 +20,10 @@ from controlplane.web.credentials.tokens import end_tokens, last_used_at, scope_
 
 
 class NewPassword(PasswordChangeForm):
-    """Old password, and twice the new one."""
+    """Form of the old password, and twice the new one."""
 
     def validate_password_for_user(self, user: User, field: str = "new_password2") -> None:
-        """Add an error if the new password is too weak, or too like the old one."""
+        """Add an error if the new password is too weak, or the old one."""
         old_password = self.cleaned_data.get("old_password")
         new_password = self.cleaned_data.get(field)
         if not old_password or not new_password:
@@ -38,6 +38,8 @@ class ChangePassword(
     SuccessMessageMixin,  # type: ignore[type-arg]  # generic in stubs only
     PasswordChangeView,
 ):
+    """Page on which people change their own password."""
+
     form_class = NewPassword
     template_name = "registration/password.html"
     success_url = reverse_lazy("queue")
@@ -56,7 +58,7 @@ class ChangePassword(
 
 @require_GET
 def tokens_page(request: HttpRequest) -> HttpResponse:
-    """The person's API tokens, with scope, end and last use."""
+    """Page of the person's API tokens, with scope, end and last use."""
     tokens = []
     for token in tokens_of(cast(User, request.user)):
         tokens.append((token, scope_of(token), last_used_at(token)))

@@ -1,4 +1,4 @@
-"""Audit of the administration: each saved form and each deletion is a row."""
+"""Audit of the administration: each saved form and each deletion is a row of the audit."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -13,10 +13,11 @@ from django.http import HttpRequest
 from controlplane.audit.record import record, record_values
 
 Values = dict[str, Any]
+"""Values by field."""
 
 
 def team_of(row: Model) -> Model | None:
-    """Return the team that a row is of: its own field, or itself."""
+    """Return the team of a row: its field `team`, or the row itself if it is a team."""
     if row._meta.label == "jobs.Team":
         return row
     team = getattr(row, "team", None)
@@ -32,13 +33,13 @@ class AuditedAdmin:
     def construct_change_message(
         self, request: HttpRequest, form: Any, formsets: Any, add: bool = False
     ) -> Any:
-        """Return the message for the page's history. Django asks for it once the form is saved."""
+        """Record the form, which is saved now, and return the message for the page's history."""
         if not self.audited_by_service:
             self._record_form(form, formsets or (), is_new=add)
         return super().construct_change_message(request, form, formsets, add)  # type: ignore[misc]  # of ModelAdmin
 
     def _record_form(self, form: Any, formsets: Iterable[Any], *, is_new: bool) -> None:
-        """Add the row of a saved form and of the forms for rows beside its own."""
+        """Add the audit's row of a saved form and its inline forms."""
         old, new = _values_of(form)
         for formset in formsets:
             for name, old_value, new_value in _changes_of_formset(formset):
@@ -63,7 +64,7 @@ class AuditedAdmin:
 
 
 def _changes_of_formset(formset: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (name, old, new) of each change of the rows beside the form's own."""
+    """Yield (name, old value, new value) of each change by inline forms."""
     noun = formset.model._meta.model_name
     for form in formset.forms:
         row = form.instance
@@ -72,13 +73,14 @@ def _changes_of_formset(formset: Any) -> Iterator[tuple[str, Any, Any]]:
         elif form.has_changed():
             is_new = form in formset.extra_forms
             old, new = _values_of(form)
-            for name in new:
-                yield f"{noun} {row}: {name}", None if is_new else old[name], new[name]
+            for name, new_value in new.items():
+                old_value = None if is_new else old[name]
+                yield f"{noun} {row}: {name}", old_value, new_value
 
 
 def _values_of(form: Any) -> tuple[Values, Values]:
-    """Old and new values of the fields that a form has changed."""
-    # A form that sets a password names it as changed, but has it under other names.
+    """Return old and new values of the fields that a form has changed."""
+    # A form that sets a password lists the field as changed, but has the value under another name.
     new = {name: form.cleaned_data.get(name, "changed") for name in form.changed_data}
     old = {name: _initial(form, name) for name in new if name in form.fields}
     return old, new

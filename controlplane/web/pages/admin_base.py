@@ -40,13 +40,13 @@ else:
     from unfold.decorators import action as detail_action
 
 SHOWN_JSON = 60_000
-"""Characters of a JSON field that a page shows."""
+"""Most characters of a JSON field that a page shows."""
 
 __all__ = ["PlainModelForm", "detail_action"]
 
 
 class StaffOnly:
-    """Access for operators, who are Django's staff, to all that the page itself allows."""
+    """Permission of operators, Django's staff, to do everything that a page offers."""
 
     def _by_operators(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return is_operator(request.user)
@@ -61,8 +61,8 @@ class StaffOnly:
 class OperatorAdmin(StaffOnly, AuditedAdmin, _ModelAdmin):
     """Operators' page whose history names old and new values of changed fields.
 
-    Lists stay fast with a million rows: none counts all of them beside those found, and none has
-    Django's hierarchy of dates, which reads every row; they are filtered by date instead.
+    Lists stay fast with a million rows: they do not show the number of all rows beside a search,
+    and have filters by date in place of Django's hierarchy of dates, which reads every row.
     """
 
     show_full_result_count = False
@@ -110,21 +110,26 @@ class ReadOnly(AppendOnly):
 
 
 class OperatorInline(StaffOnly, _TabularInline):
+    """Table of rows on another row's page, which operators may change."""
+
     extra = 0
 
 
 class ReadOnlyInline(OperatorInline):
+    """Table of rows on another row's page, which nobody changes there."""
+
     can_delete = False
     has_add_permission = has_change_permission = OperatorInline._by_nobody
     has_delete_permission = OperatorInline._by_nobody
 
 
 def save_changed(obj: Model, changed: Collection[str]) -> None:
-    """Save only these fields, as rounds and agents write others; new rows are saved whole."""
+    """Save these fields, and no others, which rounds and agents write; save a new row whole."""
     obj.save(update_fields=None if obj._state.adding else changed)
 
 
 def person(request: HttpRequest) -> User | None:
+    """Return the user of a request; None for a stranger."""
     return request.user if isinstance(request.user, User) else None
 
 

@@ -10,7 +10,7 @@ UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def duration(seconds: float | None) -> str:
-    """Two units at most: 43 ms, 45 s, 3 min 20 s, 2 h 5 min, 3 d 4 h. Nothing for None."""
+    """Return a duration in at most two units: 43 ms, 45 s, 2 h 5 min, 3 d 4 h; "" for None."""
     if seconds is None:
         return ""
     if 0 < abs(seconds) < 0.9995:
@@ -32,32 +32,39 @@ def duration(seconds: float | None) -> str:
 
 
 def amount_held(gpus: int, gpu_type: str, cores: float) -> str:
-    """GPUs or cores that a job holds of a node: "2 × V100", without GPUs "4 cores"."""
+    """Return the GPUs or cores that a job holds of a node: "2 × V100"; without GPUs "4 cores"."""
     if gpus:
         return f"{gpus} × {gpu_type}"
     return "1 core" if cores == 1 else f"{cores:g} cores"
 
 
 def units_on(seats: Sequence[tuple[str, int]]) -> str:
-    """Places of a job's units, by (node, units): "3 units on node-1 (2) and node-2 (1)"."""
+    """Return the places of a job's units: "3 units on node-1 (2) and node-2 (1)".
+
+    `seats`: (node, units) of each.
+    """
     total = sum(units for _, units in seats)
     noun = "unit" if total == 1 else "units"
     if len(seats) == 1:
-        return f"{total} {noun} on {seats[0][0]}"
+        node, _ = seats[0]
+        return f"{total} {noun} on {node}"
     places = [f"{node} ({units})" for node, units in seats]
-    listed = " and ".join([", ".join(places[:-1]), *places[-1:]])
-    return f"{total} {noun} on {listed}"
+    sentence = " and ".join([", ".join(places[:-1]), *places[-1:]])
+    return f"{total} {noun} on {sentence}"
 
 
 def short_duration(seconds: float) -> str:
-    """Largest unit only: 45 s, 3 min, 2 h, 3 d."""
+    """Return a duration in its largest unit: 45 s, 3 min, 2 h, 3 d."""
     return " ".join(duration(round(seconds)).split(" ")[:2])
 
 
 def due(
     due_at: datetime | None, now: datetime, ended_at: datetime | None = None
 ) -> tuple[str, str]:
-    """(text, tone) of a due date: "in 12 min", "late by 3 min"; "met" once ended."""
+    """Return (text, tone) of a due date: "in 12 min", "late by 3 min"; "met" after the end.
+
+    The tone is "good", "bad" or "".
+    """
     if due_at is None:
         return "", ""
     left_s = (due_at - (ended_at or now)).total_seconds()
@@ -69,14 +76,17 @@ def due(
 
 
 def ago(moment: datetime | None, now: datetime) -> str:
-    """ "12 s ago", or "never"."""
+    """Return "12 s ago", or "never"."""
     if moment is None:
         return "never"
     return f"{short_duration(max(0.0, (now - moment).total_seconds()))} ago"
 
 
 def quantity(value: float | Decimal | None) -> str:
-    """Three significant digits without an exponent where that is readable: 0.0123, 4.56, 1,234."""
+    """Return a number with three significant digits: 0.0123, 4.56, 1,234; "" for None.
+
+    Only tiny numbers have an exponent.
+    """
     if value is None:
         return ""
     number = float(value)
@@ -96,18 +106,18 @@ def quantity(value: float | Decimal | None) -> str:
 
 
 def count(value: int | float | None) -> str:
-    """Whole number with thousands separators."""
+    """Return a whole number with thousands separators; "" for None."""
     return "" if value is None else f"{value:,.0f}"
 
 
 def counted(number: int, one: str, several: str = "") -> str:
-    """Number with its noun: "1 job", "1,234 jobs"."""
+    """Return a number with its noun: "1 job", "1,234 jobs"."""
     plural = several or f"{one}s"
     return f"{number:,} {one if number == 1 else plural}"
 
 
 def part_of(share: object) -> str:
-    """Prefix for the part of a GPU: "half of ", "0.25 of ", empty for a whole one."""
+    """Return the prefix for a part of a GPU: "half of ", "0.25 of "; "" for a whole one."""
     if not isinstance(share, float) or not 0.0 < share < 1.0:
         return ""
     return "half of " if share == 0.5 else f"{share:.2g} of "
@@ -115,9 +125,9 @@ def part_of(share: object) -> str:
 
 _BLANK = "\\s\\x00-\\x1f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2064\ufeff"
 _FORMULA = re.compile(f"(^|[;|\\t\\r\\n])([{_BLANK}]*[=+\\-@\uff1d\uff0b\uff0d\uff20]|^[\\t\\r])")
-"""Beginning of a cell and the sign of a formula, also the wide ones of East Asian texts."""
+"""Beginning of a formula in a cell; its sign may be a wide one of East Asian texts."""
 
 
 def plain(cell: object) -> object:
-    """Cell that no spreadsheet takes for a formula: an apostrophe stands before its sign."""
+    """Return a cell that no spreadsheet takes for a formula, with an apostrophe before its sign."""
     return _FORMULA.sub(r"\1'\2", cell) if isinstance(cell, str) else cell

@@ -8,37 +8,53 @@ from html import escape
 from typing import Any
 
 PALETTE = (
-    "#2f7f93", "#5b74c4", "#b0772e", "#4f8f5a", "#a05a8c",
-    "#8a6d4b", "#3f8fc0", "#b4605a", "#6f7f3a", "#7a68b8",
-)  # fmt: skip
+    "#2f7f93",
+    "#5b74c4",
+    "#b0772e",
+    "#4f8f5a",
+    "#a05a8c",
+    "#8a6d4b",
+    "#3f8fc0",
+    "#b4605a",
+    "#6f7f3a",
+    "#7a68b8",
+)
 """Calm colours with enough contrast on light and dark ground; a job keeps its colour."""
 
 OTHERS = "#8f9bac"
 """Colour of other teams' jobs."""
 
 LANE_PX = 34
-BAR = 0.72
+"""Height of a lane in pixels."""
+
+BAR_HEIGHT = 0.72
 """Height of a bar, as a fraction of its lane."""
 
 GAP = 0.04
-"""Gap between the rows of a lane: two jobs may have one colour."""
+"""Gap between the rows of a lane, as a fraction of it: two jobs may have the same colour."""
 
 LONGEST_LABEL = 40
-"""Most characters of a lane's name on the axis; all are under the pointer."""
+"""Most characters of a lane's name on the axis; the whole name is shown under the pointer."""
 
 KINDS = ("ran", "running", "profiling", "planned", "coming")
 """Kinds of bars, in the order of their drawing."""
 
 WORDS = {"planned": "expected", "profiling": "measured its kind", "coming": "expected to run"}
+"""Kinds that people know by other words."""
+
 OPACITY = {"planned": 0.35, "coming": 0.6}
+"""Kinds that are not drawn opaque."""
+
 HATCHED = {"profiling": "\\", "coming": "/"}
+"""Kinds that are hatched, with Plotly's pattern."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Job on a GPU (`lane`), in epoch seconds; `key` gives the colour, "" is another team's job.
+    """Job on a GPU (`lane`), in epoch seconds.
 
-    A bar that shares its GPU has one of the lane's `rows`, from 0 at the top.
+    `key`: gives the colour; "" for a job of another team. `hover`: more text under the pointer. A
+    bar that shares its GPU has the `row`, from 0 at the top, of the lane's `rows`.
     """
 
     lane: str
@@ -53,15 +69,15 @@ class Bar:
 
 
 def plain(text: str) -> str:
-    """Text that Plotly shows as it is.
+    """Return a text with entities, so that Plotly makes no links and markup of it.
 
-    Plotly would make links and markup of some characters; it knows no entities for quotes.
+    Quotes stay, as Plotly knows no entities for them.
     """
     return escape(text, quote=False)
 
 
 def row_of(slot: int, share: float) -> tuple[int, int]:
-    """(row, rows) for this slot and share: as many rows as shares fit on a GPU."""
+    """Return (row, rows) for this slot and share: as many rows as such shares fit on a GPU."""
     rows = round(1.0 / share) if share > 0.0 else 1
     return slot, max(rows, slot + 1)
 
@@ -69,7 +85,7 @@ def row_of(slot: int, share: float) -> tuple[int, int]:
 def figure(
     bars: Sequence[Bar], lanes: Sequence[str], since_s: float, until_s: float, now_s: float
 ) -> dict[str, Any]:
-    """Plotly's {data, layout}: a trace per kind of bar, lanes downward, a line at now."""
+    """Return Plotly's {data, layout}: a trace per kind of bar, lanes downward, a line at now."""
     now = _moment(now_s)
     traces = []
     for kind in KINDS:
@@ -78,7 +94,7 @@ def figure(
         "data": traces,
         "layout": {
             "barmode": "overlay",
-            "bargap": 1.0 - BAR,
+            "bargap": 1.0 - BAR_HEIGHT,
             "height": 110 + LANE_PX * max(1, len(lanes)),
             "showlegend": False,
             "hovermode": "closest",
@@ -116,14 +132,15 @@ def figure(
 
 
 def colour(key: str) -> str:
-    """Colour of a job, the same on every page and day."""
+    """Return the colour of a job, the same on every page and day."""
     if not key:
         return OTHERS
-    return PALETTE[hashlib.sha256(key.encode()).digest()[0] % len(PALETTE)]
+    first_byte = hashlib.sha256(key.encode()).digest()[0]
+    return PALETTE[first_byte % len(PALETTE)]
 
 
 def _trace(kind: str, bars: Sequence[Bar]) -> dict[str, Any]:
-    """Plotly's trace of the bars of one kind."""
+    """Return Plotly's trace of the bars of one kind."""
     # 1. Colour and pattern.
     colours = [colour(bar.key) for bar in bars]
     marker: dict[str, Any] = {"color": colours, "opacity": OPACITY.get(kind, 1.0)}
@@ -132,14 +149,14 @@ def _trace(kind: str, bars: Sequence[Bar]) -> dict[str, Any]:
     if kind == "running":
         marker["line"] = {"width": 1.5, "color": colours}
 
-    # 2. Height and place of each bar in its lane, whose rows go downward from BAR / 2.
+    # 2. Height and place of each bar in its lane, whose rows go downward from BAR_HEIGHT / 2.
     widths = []
     offsets = []
     for bar in bars:
-        row_height = BAR / bar.rows
+        row_height = BAR_HEIGHT / bar.rows
         gap = GAP if bar.rows > 1 else 0.0
         widths.append(row_height - gap)
-        offsets.append(BAR / 2 - (bar.row + 1) * row_height)
+        offsets.append(BAR_HEIGHT / 2 - (bar.row + 1) * row_height)
 
     # 3. A bar of less than a millisecond would not be drawn.
     lengths_ms = [max(1.0, 1000 * (bar.to_s - bar.from_s)) for bar in bars]
@@ -165,7 +182,7 @@ def _trace(kind: str, bars: Sequence[Bar]) -> dict[str, Any]:
 
 
 def _label(lane: str) -> str:
-    """Name of a lane, "node · GPU", at most LONGEST_LABEL long: the node's is cut in the middle."""
+    """Return the name of a lane, "node · GPU"; in a long one the node's is cut in the middle."""
     if len(lane) <= LONGEST_LABEL:
         return lane
     node, dot, gpu = lane.rpartition(" · ")
@@ -179,7 +196,7 @@ def _label(lane: str) -> str:
 
 
 def _hover(bar: Bar) -> str:
-    """Text under the pointer: job, lane, kind with its times, and the bar's own words."""
+    """Return the text under the pointer: job, lane, kind with its times, and the bar's own."""
     words = WORDS.get(bar.kind, bar.kind)
     begin = datetime.fromtimestamp(bar.from_s, UTC)
     end = datetime.fromtimestamp(bar.to_s, UTC)
@@ -193,5 +210,5 @@ def _hover(bar: Bar) -> str:
 
 
 def _moment(seconds: float) -> str:
-    """Time of epoch seconds in UTC for Plotly, in milliseconds."""
+    """Return a time for Plotly, in UTC with milliseconds."""
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3]

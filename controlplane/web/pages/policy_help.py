@@ -19,7 +19,7 @@ class ParameterHelp:
 
 
 def parameters_of(policy: str) -> tuple[ParameterHelp, ...]:
-    """Parameters of a policy; empty for one that is unknown or cannot be loaded."""
+    """Return the parameters of a policy; none if it is unknown or cannot be loaded."""
     try:
         properties: Mapping[str, Mapping[str, Any]] = registry.schema(policy)["properties"]
     except PolicyError:
@@ -33,12 +33,12 @@ def parameters_of(policy: str) -> tuple[ParameterHelp, ...]:
 
 
 def example_of(parameters: tuple[ParameterHelp, ...]) -> str:
-    """First two parameters, as they are typed in a line: `moves: 200, work: 20000`."""
+    """Return the first two parameters, as they are typed in a line: `moves: 200, work: 20000`."""
     return ", ".join(f"{parameter.name}: {parameter.default}" for parameter in parameters[:2])
 
 
 def _accepted_values(schema: Mapping[str, Any]) -> str:
-    """Values of a parameter in words: "a or b", "true or false", "integer 1..8", "number"."""
+    """Return a parameter's values in words: "a or b", "true or false", "integer 1..8", "number"."""
     if "enum" in schema:
         return " or ".join(schema["enum"])
     if schema["type"] == "boolean":
@@ -54,7 +54,7 @@ def _accepted_values(schema: Mapping[str, Any]) -> str:
 
 
 def _as_typed(value: object) -> str:
-    """Value as it is written in YAML."""
+    """Return a value as it is written in YAML."""
     if isinstance(value, bool):
         return str(value).lower()
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -28,7 +28,7 @@ class PlotlyFinder(BaseFinder):
         return []
 
     def find(self, path: str, *args: Any, **kwargs: Any) -> Any:
-        """Return the script's file; a list with `find_all`. The empty list if it is not `path`."""
+        """Return the script's file, in a list with `find_all`; [] for another path."""
         if path != PLOTLY_NAME:
             return []
         file = str(plotly_folder() / SCRIPT)
@@ -40,7 +40,7 @@ class PlotlyFinder(BaseFinder):
 
 
 class StaticStorage(CompressedManifestStaticFilesStorage):  # type: ignore[misc]  # untyped base
-    """Hashed and compressed files once collected; until then plain names."""
+    """Storage of hashed and compressed files; until they are collected, names are plain."""
 
     manifest_strict = False
 

@@ -11,8 +11,9 @@ from rest_framework.parsers import JSONParser
 from controlplane.web.bounded_data import HALF_CHARACTER, half_characters, read_json
 from controlplane.web.rest.errors import TooLargeError
 
-NUMBERS = (serializers.IntegerField, serializers.FloatField, serializers.DecimalField)
+NUMBER_FIELDS = (serializers.IntegerField, serializers.FloatField, serializers.DecimalField)
 HALF_A_CHARACTER = "holds half a character (a lone surrogate); write whole Unicode characters"
+"""Message to a field with such a text."""
 
 
 class BoundedJSONParser(JSONParser):
@@ -42,7 +43,7 @@ class BoundedJSONParser(JSONParser):
 
 
 def _length(header: object) -> int:
-    """Bytes that Content-Length declares; 0 if it is missing or no number."""
+    """Return the bytes that Content-Length declares; 0 if it is missing or no number."""
     try:
         return int(str(header))
     except ValueError:
@@ -50,7 +51,7 @@ def _length(header: object) -> int:
 
 
 def check_names(data: object, known: Collection[str], before: str = "") -> None:
-    """Refuse names of an object that are not known; `before`: the path to the object."""
+    """Raise ValidationError for unknown names of an object; `before`: path to the object."""
     if not isinstance(data, dict):
         return
     unknown = sorted(set(data) - set(known))
@@ -60,12 +61,13 @@ def check_names(data: object, known: Collection[str], before: str = "") -> None:
 
 
 class OnlySettable(serializers.BaseSerializer[Any]):
-    """Serializer mixin: refuses unknown or read-only fields, and values of another JSON type.
+    """Serializer mixin that refuses unknown or read-only fields, and values of another JSON type.
 
-    Django REST framework would drop the first, and take 5 for the text "5" and true for 1.
+    Django REST framework would drop such fields, and take 5 for the text "5" and true for 1.
     """
 
     def to_internal_value(self, data: Any) -> Any:
+        """Check names and types, then validate the values. Raises ValidationError."""
         fields: dict[str, Any] = getattr(self, "fields", {})
         settable = {name: field for name, field in fields.items() if not field.read_only}
         check_names(data, settable)
@@ -75,7 +77,7 @@ class OnlySettable(serializers.BaseSerializer[Any]):
             is_number = isinstance(value, int | float)  # true and false are ints, too
             if isinstance(field, serializers.CharField) and is_number:
                 problems[name] = ["must be text, in quotes"]
-            elif isinstance(field, NUMBERS) and isinstance(value, bool):
+            elif isinstance(field, NUMBER_FIELDS) and isinstance(value, bool):
                 problems[name] = ["must be a number, not true or false"]
         if problems:
             raise serializers.ValidationError(problems)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # APIView reads these defaults while its module is loaded
 
 
 class BearerAuthentication(TokenAuthentication):  # type: ignore[misc]  # the library has no types
-    """knox's tokens. Every request with a token comes by here, so only here its scope is asked."""
+    """Authentication by knox's tokens, which also checks the scope of every request's token."""
 
     def authenticate(self, request: Request) -> tuple[User, AuthToken] | None:
         authenticated = super().authenticate(request)
@@ -51,14 +51,17 @@ class BearerAuthentication(TokenAuthentication):  # type: ignore[misc]  # the li
 
 
 def needed_scope(request: Request) -> Scope:
-    """Scope that a request needs: READ to read, else its view's `write_scope`, else OPERATE."""
+    """Return the scope that a request needs: READ to read, else its view's `write_scope`.
+
+    A view without one needs OPERATE.
+    """
     if request.method in SAFE_METHODS:
         return Scope.READ
     return Scope(getattr(request.parser_context["view"], "write_scope", Scope.OPERATE))
 
 
 class OperatorsAct(BasePermission):
-    """Reading for everybody who is logged in, the rest for operators."""
+    """Permission to read for everybody who is logged in, and to change for operators."""
 
     message = "only operators may do this"
 
@@ -67,6 +70,8 @@ class OperatorsAct(BasePermission):
 
 
 class OperatorsOnly(BasePermission):
+    """Permission for operators."""
+
     message = "only operators may see this"
 
     def has_permission(self, request: Request, view: APIView) -> bool:
@@ -74,8 +79,10 @@ class OperatorsOnly(BasePermission):
 
 
 LARGEST_OFFSET = 2**40
+"""Larger offsets count as this one."""
+
 LONGEST_NUMBER = 100
-"""Digits of a number in an address; above LARGEST_OFFSET they make no difference."""
+"""Most digits of a number in an address."""
 
 
 class BoundedPagination(LimitOffsetPagination):
@@ -84,17 +91,17 @@ class BoundedPagination(LimitOffsetPagination):
     max_limit = 1000
 
     def get_limit(self, request: Request) -> int:
-        """Rows of a page, at most `max_limit`."""
+        """Return the number of rows of a page, at most `max_limit`."""
         limit = _number(request, "limit", least=1) or self.default_limit
         return min(limit or self.max_limit, self.max_limit)
 
     def get_offset(self, request: Request) -> int:
-        """Rows before the page."""
+        """Return the number of rows before the page."""
         return min(_number(request, "offset", least=0) or 0, LARGEST_OFFSET)
 
 
 def _number(request: Request, name: str, *, least: int) -> int | None:
-    """Number of a query parameter, None where it is left out. Raises ValidationError."""
+    """Return the number of a query parameter, None if it is left out. Raises ValidationError."""
     text = request.query_params.get(name)
     if text is None:
         return None

@@ -12,26 +12,26 @@ from rest_framework.views import exception_handler as drf_exception_handler
 
 
 class ConflictError(APIException):
-    """The thing's present state does not allow it."""
+    """Refusal of a call that the present state of its object does not allow."""
 
     status_code = status.HTTP_409_CONFLICT
     default_code = "conflict"
 
 
 class TooManyError(APIException):
-    """The caller does this too often: 429 with Retry-After."""
+    """Refusal of a call that is made too often: 429 with Retry-After."""
 
     status_code = status.HTTP_429_TOO_MANY_REQUESTS
     default_code = "throttled"
 
     def __init__(self, detail: str, wait: int) -> None:
-        """`wait`: seconds after which another try is worth it."""
+        """Set the message; `wait`: seconds after which another try is worth it."""
         super().__init__(detail)
         self.wait = wait
 
 
 class NoAnswerError(APIException):
-    """The nice process ended before it answered; another one is started: 503 with Retry-After."""
+    """End of the nice process before its answer: 503 with Retry-After, as another one starts."""
 
     status_code = status.HTTP_503_SERVICE_UNAVAILABLE
     default_code = "no_answer"
@@ -39,7 +39,7 @@ class NoAnswerError(APIException):
 
 
 class TooLargeError(APIException):
-    """The body is larger than any request needs to be."""
+    """Refusal of a body that is larger than any request needs."""
 
     status_code = status.HTTP_413_REQUEST_ENTITY_TOO_LARGE
     default_code = "too_large"
@@ -48,7 +48,7 @@ class TooLargeError(APIException):
 def error_body(
     code: str, detail: str, fields: dict[str, list[str]] | None = None
 ) -> dict[str, Any]:
-    """Body of an error; `fields`: messages by field."""
+    """Return the body of an error; `fields`: messages by field."""
     error: dict[str, Any] = {"code": code, "detail": detail}
     if fields:
         error["fields"] = fields
@@ -56,7 +56,7 @@ def error_body(
 
 
 def exception_handler(error: Exception, context: dict[str, Any]) -> Response | None:
-    """Convert DRF's answer to our form; errors unknown to DRF go on."""
+    """Return DRF's answer to an error in our form; None for errors that DRF does not know."""
     response = drf_exception_handler(error, context)
     if response is None:
         return None
@@ -87,14 +87,14 @@ def not_found_api(request: HttpRequest) -> JsonResponse:
 
 
 def _by_field(data: object) -> dict[str, list[str]]:
-    """Messages of a validation by field; those of no field are of "request"."""
+    """Return the messages of a validation by field; "request" has those of no field."""
     if isinstance(data, dict):
         return {_encodable(name): _messages(value) for name, value in data.items()}
     return {"request": _messages(data)}
 
 
 def _messages(value: object) -> list[str]:
-    """All messages of a field, those of inner fields with their names."""
+    """Return all messages of a field, those of inner fields with their names."""
     messages: list[str] = []
     if isinstance(value, dict):
         for name, inner in value.items():
@@ -108,5 +108,5 @@ def _messages(value: object) -> list[str]:
 
 
 def _encodable(text: object) -> str:
-    """Text in which lone surrogates, which UTF-8 has not, are escaped."""
+    """Return a text with escaped lone surrogates, which UTF-8 does not have."""
     return str(text).encode("utf-8", "backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""Parts of the OpenAPI document that drf-spectacular cannot see: tokens and refusals."""
+"""Parts of the OpenAPI document that drf-spectacular does not find: tokens and refusals."""
 
 from typing import Any
 
@@ -45,7 +45,10 @@ REFUSALS = {
     "429": "Too many requests; Retry-After says when to come back",
 }
 OF_WRITING = frozenset({"409", "411", "413", "415"})
+"""Statuses that calls that only read never have."""
+
 OF_AGENTS = frozenset({"426"})
+"""Statuses that only calls of agents have."""
 
 
 class BearerScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]  # untyped

@@ -1,6 +1,6 @@
 """Base of REST views, which refuses calls with parameters or fields that it does not read.
 
-The known parameters are those of the OpenAPI document, so that all that work are documented.
+The known parameters are those of the OpenAPI document, so that each one that works is documented.
 """
 
 from collections.abc import Collection
@@ -38,7 +38,7 @@ class StrictView(APIView):
         if unknown:
             raise ValidationError(unknown)
 
-        # PostgreSQL keeps no text with NUL, so none is worth a query.
+        # No row has a text with NUL, and PostgreSQL would fail on a query for it.
         with_nul = [name for name, text in request.query_params.items() if "\0" in text]
         if with_nul:
             raise ValidationError({name: ["holds the character NUL"] for name in with_nul})

@@ -14,25 +14,30 @@ M = TypeVar("M", bound=models.Model)
 T = TypeVar("T")
 
 PLAIN: dict[type[models.Field[Any, Any]], type] = {
-    models.CharField: str, models.TextField: str, models.BooleanField: bool,
+    models.CharField: str,
+    models.TextField: str,
+    models.BooleanField: bool,
     models.FloatField: float,
-    models.IntegerField: int, models.BigIntegerField: int, models.PositiveIntegerField: int,
+    models.IntegerField: int,
+    models.BigIntegerField: int,
+    models.PositiveIntegerField: int,
     models.PositiveBigIntegerField: int,
     models.ForeignKey: int,
-}  # fmt: skip
+}
 """Fields whose values of this very type go to the database unchanged, as does None."""
 
 MOST_ROWS = 500
-"""Rows per statement that carries its values."""
+"""Most rows of a statement that carries their values."""
 
 
 def batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """Parts of at most `size` items, in order."""
-    return (items[first : first + size] for first in range(0, len(items), size))
+    """Yield parts of at most `size` items, in order."""
+    for first in range(0, len(items), size):
+        yield items[first : first + size]
 
 
 def insert(model: type[M], rows: Iterable[M]) -> None:
-    """Insert rows whose references are saved; nothing is read back, no signal is sent."""
+    """Insert rows whose references are saved; nothing is read back, and no signal is sent."""
     rows = list(rows)
     if not rows:
         return
@@ -65,7 +70,7 @@ def insert(model: type[M], rows: Iterable[M]) -> None:
 def _column(
     field: models.Field[Any, Any], rows: Collection[models.Model], connection: BaseDatabaseWrapper
 ) -> list[Any]:
-    """Values of a field for the database, one for each row."""
+    """Return the values of a field for the database, one for each row."""
     plain_type = PLAIN.get(type(field))
     values = []
     for row in rows:
@@ -79,7 +84,7 @@ def _column(
 def _insert_values(
     connection: BaseDatabaseWrapper, into: str, placeholders: str, values: list[tuple[Any, ...]]
 ) -> None:
-    """Execute the INSERT `into` with these rows of values; `placeholders` are those of one row."""
+    """Execute the INSERT `into` with these rows of values; `placeholders`: those of one row."""
     with connection.cursor() as cursor:
         if connection.vendor == "sqlite":  # prepares the statement once
             cursor.executemany(into + placeholders, values)
@@ -111,8 +116,8 @@ def update_rows(
 
 
 def _prepared(field: Field[Any, Any], values: Sequence[Any]) -> list[Any]:
-    """Values of a field as the database takes them."""
-    # 1. Numbers and texts go as they are.
+    """Return the values of a field as the database takes them."""
+    # 1. Numbers and texts go unchanged.
     if isinstance(field, (FloatField, IntegerField, CharField)):
         return list(values)
     if all(isinstance(value, str) for value in values):
@@ -128,7 +133,7 @@ def _prepared(field: Field[Any, Any], values: Sequence[Any]) -> list[Any]:
 def _update_one_by_one(
     table: str, fields: Sequence[Any], matched: int, columns: list[list[Any]]
 ) -> int:
-    """Update row by row; the first `matched` fields and columns are those to compare."""
+    """Update row by row; the first `matched` fields and columns are compared, the others set."""
     quote = connection.ops.quote_name
     equations = [f"{quote(field.column)} = %s" for field in fields]
     settings = ", ".join(equations[matched:])
@@ -143,9 +148,9 @@ def _update_one_by_one(
 def _update_at_once(
     table: str, fields: Sequence[Any], matched: int, columns: list[list[Any]]
 ) -> int:
-    """Update with an array for each column: text and plan do not grow with the rows.
+    """Update with an array for each column: the statement's length does not grow with the rows.
 
-    The first `matched` fields and columns are those to compare.
+    The first `matched` fields and columns are compared, the others set.
     """
     # 1. The arrays become columns v0, v1, ... of a table v, one for each field.
     quote = connection.ops.quote_name

@@ -1,6 +1,7 @@
-"""Name of a lock's owner, by which others on its machine see whether it still lives.
+"""Name of a lock's owner, by which other processes of its machine see if it still lives.
 
-(machine and process namespace, pid, start of the process, random). Knows no Django.
+It has four parts: machine and process namespace, pid, start of the process, random digits. This
+module knows no Django.
 """
 
 import hashlib
@@ -13,7 +14,7 @@ PROC = Path("/proc")
 
 
 def new_owner() -> str:
-    """Unique name for a round of this process, of at most 64 characters."""
+    """Return a unique name for a lock of this process, of at most 64 characters."""
     return f"{_place()}.{os.getpid()}.{_started(os.getpid())}.{uuid4().hex[:16]}"
 
 
@@ -27,7 +28,7 @@ def owner_has_ended(holder: str) -> bool:
 
 @cache
 def _place() -> str:
-    """Name of this machine's boot and of its namespace of processes; empty if it is not known."""
+    """Return a digest of this machine's boot and its process namespace; "" if unknown."""
     try:
         boot = (PROC / "sys/kernel/random/boot_id").read_text()
         namespace = (PROC / "self/ns/pid").stat().st_ino
@@ -37,7 +38,7 @@ def _place() -> str:
 
 
 def _started(pid: int) -> str:
-    """Start of the process in clock ticks since boot; empty if it is gone or a zombie."""
+    """Return the start of a process in clock ticks since boot; "" if it is gone or a zombie."""
     try:
         fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

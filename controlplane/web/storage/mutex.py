@@ -1,6 +1,6 @@
-"""Mutex in the cache: saves work; correctness never rests on it.
+"""Mutex in the cache, which saves work that another process does; correctness never rests on it.
 
-The name of a process that was killed on this machine can be taken at once.
+A name that was held by a killed process of this machine can be taken at once.
 """
 
 import logging
@@ -18,13 +18,16 @@ log = logging.getLogger(__name__)
 
 @contextmanager
 def mutex(name: str, most_s: int) -> Iterator[bool]:
-    """Yield True if no other process holds this name (for `most_s` at most), or without a cache."""
+    """Hold this name for at most `most_s` seconds; yield False if another process holds it.
+
+    Without a cache, True is yielded to all.
+    """
     key = f"mutex:{name}"
     owner = new_owner()
     try:
-        is_ours = bool(cache.add(key, owner, most_s)) or _take_forgotten(key, owner, most_s)
+        is_ours = bool(cache.add(key, owner, most_s)) or _take_abandoned(key, owner, most_s)
     except (RedisError, OSError) as error:
-        log.warning("whether anybody else is at %s is not known: %s", name, error)
+        log.warning("it is not known if another process is at %s: %s", name, error)
         yield True
         return
     try:
@@ -35,7 +38,7 @@ def mutex(name: str, most_s: int) -> Iterator[bool]:
 
 
 def _release(key: str, owner: str) -> None:
-    """Release a name unless it is another's by now."""
+    """Release a name, unless another process holds it by now."""
     try:
         if cache.get(key) == owner:
             cache.delete(key)
@@ -43,7 +46,7 @@ def _release(key: str, owner: str) -> None:
         log.warning("%s stays taken for a while: %s", key, error)
 
 
-def _take_forgotten(key: str, owner: str, most_s: int) -> bool:
+def _take_abandoned(key: str, owner: str, most_s: int) -> bool:
     """Take a name whose holder has ended, or that was held for too long; return True if taken.
 
     It is held for longer than `most_s` only if the cache's clock went back.

@@ -8,14 +8,17 @@ from typing import Any
 from django.db import models
 
 PACKED = "zlib+json"
+"""The only key of a packed value."""
+
 WORTH_BYTES = 2000
 """Fewest bytes worth packing."""
 
 LEVEL = 6
+"""Level of compression by zlib."""
 
 
 def pack(value: Any) -> Any:
-    """Value to store: unchanged if short, else {"zlib+json": base64 of packed JSON}."""
+    """Return the value to store: unchanged if short, else {"zlib+json": base64 of packed JSON}."""
     if value is None or isinstance(value, int | float | bool):
         return value
     if isinstance(value, dict) and value.keys() == {PACKED}:
@@ -25,12 +28,12 @@ def pack(value: Any) -> Any:
 
 
 def pack_text(text: bytes) -> dict[str, str]:
-    """Packed JSON of a text, however short."""
+    """Return a text of JSON packed, however short it is."""
     return {PACKED: base64.b64encode(zlib.compress(text, LEVEL)).decode()}
 
 
 def unpack(stored: Any) -> Any:
-    """Stored value, packed or unpacked."""
+    """Return the value that was stored, packed or not."""
     if isinstance(stored, dict) and len(stored) == 1 and PACKED in stored:
         return json.loads(zlib.decompress(base64.b64decode(stored[PACKED])))
     return stored

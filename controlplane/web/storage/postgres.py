@@ -1,7 +1,7 @@
 """PostgreSQL without compiled queries.
 
-With statistics of 100,000 jobs it compiles what a page of the queue asks, which takes as long as
-the page: 82 ms instead of 125 to 165.
+With statistics of 100,000 jobs it would compile the queries of a page of the queue, which takes as
+long as the page itself: without that it takes 82 ms instead of 125 to 165.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from django.dispatch import receiver
 
 @receiver(connection_created)
 def without_compiling(connection: BaseDatabaseWrapper, **kwargs: Any) -> None:
-    """Tell each new session; in an address, poolers of connections would refuse it."""
+    """Set this in each new session: connection poolers would refuse it in an address."""
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
             cursor.execute("SET jit = off")

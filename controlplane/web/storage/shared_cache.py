@@ -8,21 +8,22 @@ from django.core.cache.backends.redis import RedisCache, RedisCacheClient
 
 
 class JsonSerializer:
-    """JSON for cached values: what somebody writes into Redis is never run, as a pickle would be.
+    """JSON for cached values: a pickle that somebody writes into Redis would be run.
 
     Tuples come back as lists.
     """
 
     def dumps(self, value: Any) -> int | bytes:
-        # A number as Redis counts.
+        """Return the bytes to store; a whole number stays one, so that Redis can count with it."""
         return value if type(value) is int else json.dumps(value).encode()
 
     def loads(self, data: bytes) -> Any:
+        """Return a stored value."""
         return json.loads(data)
 
 
 class SharedRedisCache(RedisCache):
-    """Django's cache; under ASGI its own opens a connection for each request."""
+    """Django's cache with one client per process: under ASGI Django would make one per request."""
 
     @property
     def _cache(self) -> RedisCacheClient:
@@ -33,4 +34,5 @@ class SharedRedisCache(RedisCache):
 
 @functools.cache
 def _client(servers: tuple[str, ...], options: tuple[tuple[str, Any], ...]) -> RedisCacheClient:
+    """Return the client of this process."""
     return RedisCacheClient(list(servers), **dict(options))

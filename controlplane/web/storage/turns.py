@@ -35,19 +35,19 @@ _thread = threading.local()
 
 def rank() -> Rank:
     """Return the rank of this thread's next transaction."""
-    mine: Rank = getattr(_thread, "rank", Rank.USUAL)
-    return mine
+    own_rank: Rank = getattr(_thread, "rank", Rank.USUAL)
+    return own_rank
 
 
 @contextmanager
-def _ranked(wanted: Rank) -> Iterator[None]:
+def _ranked(new_rank: Rank) -> Iterator[None]:
     """Give this thread's transactions a rank inside the block."""
-    before = rank()
-    _thread.rank = wanted
+    old_rank = rank()
+    _thread.rank = new_rank
     try:
         yield
     finally:
-        _thread.rank = before
+        _thread.rank = old_rank
 
 
 @contextmanager
@@ -105,7 +105,7 @@ class WaitingFlag:
     def is_raised(self) -> bool:
         """Return True if a writer of the rank waits.
 
-        A process that asks at the same moment is taken for a writer; both ask again soon.
+        A process that asks at the same moment is taken for a writer; both will ask again.
         """
         with self._opened() as file:
             if file is None:

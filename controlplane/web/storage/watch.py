@@ -1,9 +1,9 @@
-"""Watch: for how long this machine has seen the stamp of a writer unchanged.
+"""Watch: measures for how long this machine has seen the stamp of a writer unchanged.
 
 Leases are judged by it alone. A stamp is any text that its writer changes with every sign of life;
-an instant in it is never compared with a clock. Times are CLOCK_BOOTTIME, one clock for all
-processes of a machine. They share their observations through the cache, but not with other
-machines. Without a cache every stamp counts as just changed.
+a time in it is never compared with a clock. Times are CLOCK_BOOTTIME, one clock for all processes
+of a machine. Processes share their observations through the cache, but not with other machines.
+Without a cache every stamp counts as just changed.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ KEPT_S = 7 * 86_400
 """Seconds for which an observation is kept: lease, grace and margin are at most a day each."""
 
 FROM = "from"
-"""Name of the moment of the last `start_anew`."""
+"""Name under which the time of the last `start_anew` is kept."""
 
 _PROC = Path("/proc")
 
@@ -36,7 +36,7 @@ def boot_s() -> float:
 
 @once
 def machine() -> str:
-    """Name of this machine's boot and of its boot clock: containers share it, reboots do not."""
+    """Return a digest of this machine's boot and boot clock, which its containers share."""
     boot = (_PROC / "sys/kernel/random/boot_id").read_text()
     clock = _PROC / "self/ns/time"
     clock_id = clock.stat().st_ino if clock.exists() else ""
@@ -44,7 +44,7 @@ def machine() -> str:
 
 
 def stamp(*values: object) -> str:
-    """Text of values, to be compared whole."""
+    """Return a text of values, to be compared as a whole."""
     texts = []
     for value in values:
         texts.append(value.isoformat() if isinstance(value, datetime) else str(value))
@@ -59,7 +59,10 @@ class Watch:
     machine: Callable[[], str] = machine
 
     def still_s(self, stamps: Mapping[str, str]) -> dict[str, float]:
-        """Return for how many seconds each stamp, as just read, was seen unchanged; first: 0."""
+        """Return the seconds for which each stamp was seen unchanged; 0 for the first time.
+
+        `stamps`: the newest stamp of each writer, by the writer's name.
+        """
         try:
             return self._still_s(stamps)
         except (RedisError, OSError) as error:
@@ -67,7 +70,7 @@ class Watch:
             return dict.fromkeys(stamps, 0.0)
 
     def start_anew(self) -> None:
-        """Count nothing that was seen until now, by any process of this machine."""
+        """Forget earlier observations, of all processes of this machine."""
         try:
             cache.set(self._key(FROM), self.clock(), KEPT_S)
         except (RedisError, OSError) as error:
@@ -111,10 +114,13 @@ def leave_sign(key: str) -> None:
 
 
 def sign_age_s(key: str, sign: object) -> float | None:
-    """Seconds since a sign was left, or since this machine saw it first; None without a sign."""
+    """Return the seconds since a sign was left on this machine, or since it was first seen here.
+
+    Return None without a sign.
+    """
     if not isinstance(sign, list):
         return None
-    sign_machine, at_s = sign
+    sign_machine, left_s = sign
     if sign_machine == machine():
-        return max(0.0, boot_s() - float(at_s))
-    return THIS_MACHINE.still_s({key: stamp(sign_machine, at_s)})[key]
+        return max(0.0, boot_s() - float(left_s))
+    return THIS_MACHINE.still_s({key: stamp(sign_machine, left_s)})[key]

@@ -1,4 +1,4 @@
-"""Template filters for numbers, times and states; built in, need no load."""
+"""Template filters for numbers, times and states; templates need not load them."""
 
 import json
 from collections.abc import Iterable
@@ -31,7 +31,7 @@ TONES = {
     "start": "good",
     "preempt": "warn",
 }
-"""Colours of states of jobs, assignments, nodes, rounds and changes."""
+"""Classes of the badges of states: of jobs, assignments, nodes, rounds and changes."""
 
 WORDS = {"queued": "waiting"}
 """States that people know by another word."""
@@ -39,14 +39,15 @@ WORDS = {"queued": "waiting"}
 
 @register.filter
 def state(value: object) -> SafeString:
-    """Badge of a state."""
+    """Return the badge of a state."""
     return _badge(str(value))
 
 
 @lru_cache(maxsize=64)
-def _badge(word: str) -> SafeString:
-    words = WORDS.get(word, word).replace("_", " ")
-    return format_html('<span class="badge {}">{}</span>', TONES.get(word, ""), words)
+def _badge(state_name: str) -> SafeString:
+    """Return the badge of a state, kept for the next one."""
+    words = WORDS.get(state_name, state_name).replace("_", " ")
+    return format_html('<span class="badge {}">{}</span>', TONES.get(state_name, ""), words)
 
 
 REASONS = {
@@ -78,17 +79,19 @@ DONE = {
 
 @register.filter
 def reasons(codes: Iterable[object] | None) -> str:
+    """Return the reasons of a round in words."""
     return ", ".join(REASONS.get(str(code), str(code).replace("_", " ")) for code in codes or ())
 
 
 @register.filter
 def done(change: object) -> str:
+    """Return a change of a job in words."""
     return DONE.get(str(change), str(change).replace("_", " "))
 
 
 @register.filter
 def emulated(value: object) -> SafeString:
-    """Mark of an emulated thing, or nothing."""
+    """Return the mark of an emulated device or node; "" for others."""
     mark = (
         '<span class="badge emulated" title="A pacing clock in place of hardware">emulated</span>'
     )
@@ -97,7 +100,7 @@ def emulated(value: object) -> SafeString:
 
 @register.filter
 def when(moment: datetime | None) -> SafeString | str:
-    """Time of day today, date and time otherwise; UTC, in full in the title."""
+    """Return a time in UTC: of today the time of day, else date and time; in full in the title."""
     if moment is None:
         return ""
     utc = moment.astimezone(UTC)
@@ -123,19 +126,19 @@ def percent(fraction: float) -> str:
 
 @register.filter
 def signed_percent(fraction: float) -> str:
-    """Difference as a percentage with its sign: +3%, -12%."""
+    """Return a difference as a percentage with its sign: +3%, −12%."""
     return f"{100 * fraction:+z.0f}%".replace("-", "−")
 
 
 @register.filter
 def signed_duration(seconds: float) -> str:
-    """Difference of times with its sign: +5 min, −12 s."""
+    """Return a difference of times with its sign: +5 min, −12 s."""
     return f"{'−' if seconds < 0 else '+'}{formats.duration(abs(seconds))}"
 
 
 @register.filter
 def source_words(source: str) -> str:
-    """Source of a predicted run time in words: "user, name, kind"."""
+    """Return the source of a predicted run time in words: "user, name, kind"."""
     return source.replace("+", ", ").replace("_", " ")
 
 

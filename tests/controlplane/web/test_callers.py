@@ -11,7 +11,7 @@ from django.conf import settings as django_settings
 from django.http import HttpRequest
 from django.test import Client
 
-from controlplane.web.credentials.whose import Credential
+from controlplane.web.credentials.users import Credential
 from controlplane.web.http.asgi import ThreadedHandler
 from controlplane.web.http.callers import PROBES, THREADS_EACH, CallerLimits, limited
 from tests.builders import a_user

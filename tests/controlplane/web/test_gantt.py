@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.web.pages.gantt import BAR, OTHERS, PALETTE, Bar, colour, figure, row_of
+from controlplane.web.pages.gantt import BAR_HEIGHT, OTHERS, PALETTE, Bar, colour, figure, row_of
 
 
 def drawn(*bars: Bar, lanes: tuple[str, ...] = ("a 0", "a 1")) -> dict[str, dict[str, Any]]:
@@ -62,10 +62,10 @@ def test_jobs_that_share_a_gpu_lie_under_each_other_in_its_lane() -> None:
     ]
     spans = [(at, at + width) for at, width in zip(trace["offset"], trace["width"], strict=True)]
     (_, top), (_, middle), (left, right) = spans
-    assert top == pytest.approx(BAR / 2, abs=0.05)
+    assert top == pytest.approx(BAR_HEIGHT / 2, abs=0.05)
     assert middle < spans[0][0]
-    assert min(at for at, _ in spans) >= -BAR / 2 - 1e-9
-    assert (left, right) == (pytest.approx(-BAR / 2), pytest.approx(BAR / 2))
+    assert min(at for at, _ in spans) >= -BAR_HEIGHT / 2 - 1e-9
+    assert (left, right) == (pytest.approx(-BAR_HEIGHT / 2), pytest.approx(BAR_HEIGHT / 2))
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from django.http import HttpRequest, HttpResponse
 from controlplane.web.http.asgi import SPENT_S, TURN, USER, ThreadedHandler
 from controlplane.web.http.callers import CallerLimits
 from controlplane.web.http.pace import (
+    ACTIVE_S,
     FREE_S,
     LONGEST_S,
-    OTHERS_S,
     SHARE,
     STRANGERS,
     Pace,
@@ -112,7 +112,7 @@ def test_who_took_much_does_not_wait_alone(monkeypatch: Any) -> None:
         clock = Clock()
         pace = Pace(clock)
         await waited_s(pace, clock, "ada")
-        clock.now_s += OTHERS_S
+        clock.now_s += ACTIVE_S
         return [await waited_s(pace, clock, "eve", 5.0) for _ in range(10)]
 
     assert max(asyncio.run(run())) < 0.1
@@ -124,7 +124,7 @@ def test_nobody_waits_where_all_take_much() -> None:
         pace = Pace(clock)
         for name in ("ada", "eve"):
             await waited_s(pace, clock, name, 5.0)
-        clock.now_s += OTHERS_S  # until then both took little
+        clock.now_s += ACTIVE_S  # until then both took little
         return [await waited_s(pace, clock, name, 5.0) for name in ("ada", "eve") * 5]
 
     assert max(asyncio.run(run())) < 0.1

@@ -12,7 +12,7 @@ from controlplane.accounting.costs import Costs, csv_of
 from controlplane.accounting.query import BY, PERIODS, CostQueryError, read_query
 
 OPERATOR = User(is_staff=True, is_active=True)
-"""Unsaved operator, as users of this command can read the database."""
+"""Unsaved operator: whoever can run this command can read the whole database."""
 
 
 class Command(BaseCommand):
@@ -23,8 +23,8 @@ class Command(BaseCommand):
         parser.add_argument("cluster")
         parser.add_argument("--by", choices=list(BY), default="team")
         parser.add_argument("--period", choices=list(PERIODS), default="7d")
-        text = "instead of a period: the first day or a time (ISO 8601)"
-        parser.add_argument("--from", dest="since", default="", help=text)
+        since_help = "instead of a period: the first day or a time (ISO 8601)"
+        parser.add_argument("--from", dest="since", default="", help=since_help)
         parser.add_argument("--to", dest="until", default="", help="the last day or a time")
 
     def handle(self, *args: Any, cluster: str, **options: Any) -> None:
@@ -39,5 +39,6 @@ class Command(BaseCommand):
             query = read_query(queried_cluster, fields, timezone.now())
         except CostQueryError as error:
             raise CommandError(f"--{error.field}: {error}") from None
-        for line in csv_of(Costs(OPERATOR, query).rows, queried_cluster.currency):
+        rows = Costs(OPERATOR, query).rows
+        for line in csv_of(rows, queried_cluster.currency):
             self.stdout.write(line, ending="")

@@ -19,13 +19,14 @@ from controlplane.web.http.asgi import Scope
 from controlplane.web.rest.defaults import BearerAuthentication
 
 KNOWN_S = 600.0
-"""Seconds for which a user is remembered. A revoked token is refused, but counts as its user's."""
+"""Seconds for which a user is remembered. Requests with a token that is revoked meanwhile are
+refused, but count as its user's."""
 
 MOST_KNOWN = 10_000
-"""Credentials whose users are remembered."""
+"""Most credentials whose users are remembered."""
 
-ASKS_AT_ONCE = 2
-"""Look-ups in the database at once."""
+LOOKUPS_AT_ONCE = 2
+"""Most look-ups in the database at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +38,14 @@ class Credential:
 
     @property
     def digest(self) -> bytes:
+        """Key by which its user is remembered."""
         return hashlib.sha256(f"{self.is_token} {self.text}".encode()).digest()
 
 
 def credentials_of(scope: Scope) -> list[Credential]:
-    """Token and session that a request names, in the order in which the API tries them.
+    """Return the token and the session that a request names, in the order that the API tries.
 
-    They are read as Django and knox read them. Else a request could be a user's there, and nobody's
-    here.
+    They are read as Django and knox read them, so that a request has the same user here and there.
     """
     credentials = []
     words = _header(scope, b"authorization").split()
@@ -57,15 +58,16 @@ def credentials_of(scope: Scope) -> list[Credential]:
 
 
 def _header(scope: Scope, name: bytes) -> str:
-    """Value of a header; several are joined as Django joins them."""
+    """Return the value of a header; several are joined as Django joins them."""
     values = (value.decode("latin-1") for key, value in scope["headers"] if key == name)
     return ",".join(values)
 
 
 class SessionStore(db.SessionStore):
-    """Session that `get_user` can neither end nor give another key: no browser would learn of it.
+    """Session that `get_user` can neither end nor give another key.
 
-    The name is Django's: it is part of the signature of a session.
+    The browser would not learn of either. The name of the class is Django's, as it is part of the
+    signature of a session.
     """
 
     def flush(self) -> None:
@@ -76,53 +78,54 @@ class SessionStore(db.SessionStore):
 
 
 def user_of(credential: Credential) -> int | None:
-    """Id of the credential's user; None if it is nobody's, or the database does not answer."""
+    """Return the id of the credential's user; None without one, or if the database fails."""
     try:
         close_old_connections()
         if credential.is_token:
             token = credential.text.encode("latin-1")
-            return BearerAuthentication().authenticate_credentials(token)[0].pk
+            user, _ = BearerAuthentication().authenticate_credentials(token)
+            return user.pk
         request = HttpRequest()
         request.session = SessionStore(credential.text)
         return get_user(request).pk
     except (AuthenticationFailed, DatabaseError, InterfaceError, ValueError):
-        return None  # the answer says what is wrong
+        return None  # the answer to the request will say what is wrong
 
 
 class Users:
-    """Users of credentials, named such as "user 7".
+    """Remembered users of credentials, with names such as "user 7".
 
-    `ask` returns the id of a credential's user, None if it is nobody's. `clock` is in seconds.
+    `find_user` returns the id of a credential's user, None without one. `clock` is in seconds.
     """
 
     def __init__(
         self,
-        ask: Callable[[Credential], Awaitable[object]],
+        find_user: Callable[[Credential], Awaitable[object]],
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        self._ask = ask
+        self._find_user = find_user
         self._clock = clock
-        self._asks = asyncio.Semaphore(ASKS_AT_ONCE)
+        self._lookups = asyncio.Semaphore(LOOKUPS_AT_ONCE)
         self._known: dict[bytes, tuple[str, float]] = {}
 
     def remembered(self, credentials: Sequence[Credential]) -> str | None:
-        """Return the user of the first credential whose user is remembered."""
+        """Return the user of the first credential whose user is remembered; None without one."""
         since_s = self._clock() - KNOWN_S
         for credential in credentials:
-            user, at_s = self._known.get(credential.digest, ("", -inf))
-            if at_s > since_s:
+            user, remembered_s = self._known.get(credential.digest, ("", -inf))
+            if remembered_s > since_s:
                 return user
         return None
 
     async def look_up(self, credentials: Sequence[Credential]) -> str | None:
-        """Return the user of the first credential that is anybody's, and remember it."""
-        async with self._asks:
-            # Another request with the same credential may have asked meanwhile.
+        """Return the user of the first credential that has one, and remember it."""
+        async with self._lookups:
+            # Another request with the same credential may have looked it up meanwhile.
             user = self.remembered(credentials)
             if user is not None:
                 return user
             for credential in credentials:
-                user_id = await self._ask(credential)
+                user_id = await self._find_user(credential)
                 if user_id is not None:
                     user = f"user {user_id}"
                     self._remember(credential.digest, user)
@@ -130,7 +133,7 @@ class Users:
         return None
 
     def _remember(self, digest: bytes, user: str) -> None:
-        """Remember a user; the credential whose user was remembered first is forgotten first."""
+        """Remember a user; forget the oldest one beyond MOST_KNOWN."""
         self._known.pop(digest, None)
         self._known[digest] = (user, self._clock())  # the last: the oldest go first
         if len(self._known) > MOST_KNOWN:

@@ -1,4 +1,4 @@
-"""Whose a request is before Django answers it is whose it is to Django."""
+"""The user of a request before Django answers it is the user that Django finds."""
 
 import asyncio
 from typing import Any
@@ -10,8 +10,8 @@ from django.contrib.sessions.models import Session
 from django.db import InterfaceError, OperationalError
 from django.test import Client
 
-from controlplane.web.credentials import whose
-from controlplane.web.credentials.whose import (
+from controlplane.web.credentials import users as credential_users
+from controlplane.web.credentials.users import (
     KNOWN_S,
     Credential,
     Users,
@@ -78,7 +78,7 @@ def logged_in(user: User) -> str:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("headers", HEADERS.values(), ids=HEADERS)
-def test_a_request_is_whose_it_is_to_django(headers: list[tuple[str, str]]) -> None:
+def test_a_request_has_the_user_that_django_finds(headers: list[tuple[str, str]]) -> None:
     eve = a_user("eve")
     known = {"token": a_token(eve), "session": logged_in(eve)}
     raw = [(name.encode(), value.format(**known).encode("latin-1")) for name, value in headers]
@@ -110,7 +110,7 @@ def test_while_the_database_is_away_everybody_is_a_stranger(
     def away() -> None:
         raise error("away")
 
-    monkeypatch.setattr(whose, "close_old_connections", away)
+    monkeypatch.setattr(credential_users, "close_old_connections", away)
     assert user_of(Credential(is_token=True, text="x")) is None
 
 
@@ -129,7 +129,7 @@ def test_a_user_is_asked_for_once_in_a_while() -> None:
         return await asyncio.gather(*(users.look_up(credentials) for _ in range(9)))
 
     assert asyncio.run(run(*nobodys, *eves)) == ["user 7"] * 9
-    assert asked.count("eve") <= whose.ASKS_AT_ONCE
+    assert asked.count("eve") <= credential_users.LOOKUPS_AT_ONCE
     assert users.remembered([*nobodys, *eves]) == "user 7"
     assert users.remembered(nobodys) is None
     assert users.remembered([Credential(is_token=False, text="eve")]) is None
@@ -138,7 +138,7 @@ def test_a_user_is_asked_for_once_in_a_while() -> None:
 
 
 def test_of_too_many_users_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whose, "MOST_KNOWN", 2)
+    monkeypatch.setattr(credential_users, "MOST_KNOWN", 2)
     now_s = [0.0]
 
     async def answer(credential: Credential) -> object:

@@ -1,4 +1,4 @@
-"""Forms of text that people type on a page."""
+"""Forms for text that people type on a page, such as YAML."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ def text_field(
     max_length: int | None = None,
     **attrs: Any,
 ) -> forms.CharField:
-    """A field for text: a line, or an area of so many rows."""
+    """Return a field for text: a line, or with `rows` an area of so many rows."""
     attrs = {"spellcheck": "false", **attrs}
     area = forms.Textarea(attrs={"rows": rows, **attrs})
     line = forms.TextInput(attrs=attrs)
@@ -29,13 +29,13 @@ def text_field(
 
 
 class TypedForm(forms.Form):
-    """A form that is read as typed, and whose messages come from elsewhere, by field."""
+    """Form whose text is read by another module, which returns problems by field."""
 
     places: Mapping[str, str] = {}
-    """Names of form fields by the names of the data in messages, if they differ."""
+    """Form fields by the names of data in problems, where these differ."""
 
     def show(self, problems: Mapping[str, Sequence[str]]) -> None:
-        """Put messages beside the fields that they name, others at the top."""
+        """Show problems at the fields that they name, others at the top."""
         self.full_clean()
         self.errors.clear()
         for name, messages in problems.items():
@@ -47,7 +47,7 @@ class TypedForm(forms.Form):
                     self.add_error(None, f"{name}: {message}")
 
     def choose(self, name: str, choices: Iterable[tuple[str, str]]) -> None:
-        """Offer these choices, (value, words) each."""
+        """Offer these choices, each (value, words), in a field."""
         field = self.fields[name]
         assert isinstance(field, forms.ChoiceField)
         field.choices = list(choices)
