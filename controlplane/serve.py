@@ -11,8 +11,8 @@ from typing import Any
 import uvicorn
 
 from controlplane.web import nice_process
+from foundation.child_processes.limits import die_with, keep_little_memory
 from loadmaster.outputs import lose_what_finds_no_room
-from policies.host.lifetime import die_with, keep_little_memory
 
 FULL_EVERY_S = 20.0
 YOUNG = (10_000, 5)

@@ -1,4 +1,4 @@
-"""Dataclass <-> JSON, strictly: see `policies.contract.forms`."""
+"""Dataclass <-> JSON, strictly: see `foundation.forms`."""
 
 import dataclasses
 import json
@@ -6,8 +6,8 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, FailFast, Field
 
-from policies.contract.forms import Form
-from policies.contract.forms import FormError as WireError
+from foundation.forms import Form
+from foundation.forms import FormError as WireError
 
 __all__ = [
     "Int", "Many", "Text", "WireError", "dumps", "form", "from_json", "loads", "one_of", "to_json",

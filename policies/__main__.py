@@ -14,14 +14,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from foundation.child_processes.limits import half_of_memory, set_up_child
+from foundation.child_processes.messages import reserve_pipes
+from foundation.forms import FormError
 from policies.contract import plan_json, snapshot_json
-from policies.contract.forms import FormError
 from policies.contract.plan import Plan
 from policies.contract.policy import PolicyError
 from policies.contract.snapshot import Snapshot
 from policies.contract.validation import validate_plan
 from policies.host import registry
-from policies.host.serving import pipes, serve
+from policies.host.serving import serve
 from policies.placement.profiling import merge, reserve_profiling
 
 FAILED, REFUSED, BROKEN = 1, 2, 3
@@ -66,7 +68,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     of_solve.set_defaults(command=_solve)
     of_serve = commands.add_parser("serve", help="answer one JSON request a line on standard input")
-    of_serve.add_argument("--parent", type=int, help="end together with this parent process")
     of_serve.set_defaults(command=_serve)
     return parser
 
@@ -107,9 +108,10 @@ def _solve(given: argparse.Namespace) -> int:
     return BROKEN if broken else 0
 
 
-def _serve(given: argparse.Namespace) -> int:
-    requests, answers = pipes()
-    serve(requests, answers, given.parent)
+def _serve(_: argparse.Namespace) -> int:
+    set_up_child(memory_bytes=half_of_memory())
+    requests, answers = reserve_pipes()
+    serve(requests, answers)
     return 0
 
 

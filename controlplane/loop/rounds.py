@@ -17,6 +17,7 @@ from typing import Protocol, TypeAlias
 
 from controlplane.loop.changes import Change, Keep, PlacementKey, Start, changes, current_of
 from controlplane.loop.team_limits import within_team_limits
+from foundation.garbage import not_collected
 from policies.batch.queue import with_batch_queue
 from policies.contract.assumed import without_assumed_times
 from policies.contract.plan import LONGEST_TEXT, Placement, Plan, PlanStatus, WaitCode
@@ -25,7 +26,6 @@ from policies.contract.repair import LeftOut, committed, repaired, waiting_unpla
 from policies.contract.snapshot import Purpose, Running, Snapshot, profile_runs
 from policies.contract.validation import validate_plan
 from policies.host import registry
-from policies.host.garbage import not_collected
 from policies.placement.profiling import merge, reserve_profiling
 
 logger = logging.getLogger(__name__)

@@ -20,6 +20,7 @@ from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.report.run_metrics import SHORTEST_S
 from controlplane.simulation.world.outcome import LEFT_WAITING, Progress
 from controlplane.simulation.world.run import Simulation
+from foundation.garbage import seldom_collected
 from policies.contract.assumed import UnknownRuns, jobs_of_unknown_speed
 from policies.contract.policy import Policy
 from policies.contract.snapshot import (
@@ -29,7 +30,6 @@ from policies.contract.snapshot import (
     Running,
     Snapshot,
 )
-from policies.host.garbage import seldom_collected
 
 SHORTEST_ROUND_S = 1.0
 

@@ -15,10 +15,10 @@ from clusters.models import Cluster
 from clusters.tariffs import price_steps
 from controlplane.loop.live.observe import described, observe, team_view
 from controlplane.studies.live_rules import with_rules
+from foundation.forms import Form
 from jobs.lifecycle import ENDED, JobState
 from jobs.models import Job, Team
 from jobs.selectors import teams_of, visible_jobs
-from policies.contract.forms import Form
 from policies.contract.labels import is_own
 from policies.contract.snapshot import (
     GpuTypeView,

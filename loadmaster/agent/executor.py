@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from foundation.forms import cleaned
 from loadmaster.agent import admission, reconcile
 from loadmaster.agent.clock import Backoff, Clock, SystemClock
 from loadmaster.agent.journal import Entry, Journal, JournalError
@@ -28,7 +29,6 @@ from loadmaster.agent.server.client import INCURABLE, AgentClient, Refused, TryA
 from loadmaster.agent.server.session import ServerSession
 from loadmaster.agent.server.shipping import Shipper
 from loadmaster.protocol import Accept, AssignmentState, ErrorCode, LaunchSpec, ReasonClass
-from policies.contract.forms import cleaned
 
 logger = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from foundation.forms import FormSchema
 from loadmaster import protocol, samples
 from loadmaster.wire import form
-from policies.contract.forms import FormSchema
 
 PAYLOADS: tuple[type[Any], ...] = (
     protocol.Registration,

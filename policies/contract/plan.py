@@ -20,7 +20,7 @@ from typing import Annotated, Any, Protocol
 
 from pydantic import Field
 
-from policies.contract.forms import Above0, AtLeast0, Count0, Count1, Fraction, PlainData
+from foundation.forms import Above0, AtLeast0, Count0, Count1, Fraction, PlainData
 
 PLAN_VERSION = 6
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from policies.contract import forms
-from policies.contract.forms import Form
+from foundation import forms
+from foundation.forms import Form
 from policies.contract.plan import PLAN_VERSION, Plan
 
 FORM = Form(Plan, "plan")

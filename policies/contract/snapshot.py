@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from policies.contract.forms import AtLeast0, Form, PlainData
+from foundation.forms import AtLeast0, Form, PlainData
 from policies.contract.job_columns import (
     JOB_COUNTS,
     JOB_NUMBERS,

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from policies.contract import forms
-from policies.contract.forms import FormError
+from foundation import forms
+from foundation.forms import FormError
 from policies.contract.snapshot import FORM, SNAPSHOT_VERSION, PriceInterval, Snapshot
 
 LIKE_NOW = frozenset({1, 2, 3, 4, 5})

@@ -14,15 +14,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from policies.contract.forms import (
+from foundation.forms import (
     Amounts,
     AtLeast0,
     Count0,
     Count1,
-    Emissions,
     Fraction,
-    Price,
-    Pue,
     Unbounded,
     UnboundedAtLeast0,
 )
@@ -37,6 +34,10 @@ WITHOUT_GPUS = ("", 0, False)
 SECONDS_PER_HOUR = 3600.0
 MOST_DOUBLINGS = 10
 """Steps of priority, up or down, that change the cost of a job's waiting."""
+
+Price = Annotated[float, Field(ge=-1e9, le=1e9)]
+Pue = Annotated[float, Field(ge=1, le=1e3)]
+Emissions = Annotated[float, Field(ge=0, le=1e9)]
 
 
 class Source(StrEnum):

@@ -1,7 +1,6 @@
 """Solver in a child process: kept warm, killed on timeout, restarted.
 
-A prefork worker may not use multiprocessing, hence a plain child in its own session, which the
-kernel kills with its parent. It answers one request at a time; threads wait.
+It answers one request at a time; threads wait.
 """
 
 from __future__ import annotations
@@ -9,39 +8,30 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import queue
-import select
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from time import monotonic
-from typing import IO, Any
+from typing import Any
 
+from foundation.child_processes.child import (
+    ChildProcess,
+    environment_without_secrets,
+    python_module,
+)
+from foundation.child_processes.messages import DeadlineError
+from foundation.forms import NUL, FormError, cleaned
 from policies.contract import plan_json
 from policies.contract import policy as base
-from policies.contract.forms import NUL, FormError, cleaned
 from policies.contract.plan import LONGEST_TEXT, Plan
 from policies.contract.policy import PolicyError, SolverFailedError
 from policies.contract.snapshot import Snapshot
-from policies.host.lifetime import of_a_child
 
 START_S = 60.0
 """Extra time of a new process for imports and compilation."""
 
-CHUNK = 1 << 16
-
-LONGEST_ANSWER = 256 << 20
-"""Most bytes of an answer; a plan with 100,000 jobs has about 20 MiB."""
-
 OUT_OF_MEMORY = b'"error":{"type":"MemoryError"'
 HEAD = 100
 """Bytes at the start of an answer that hold its request number."""
-
-
-class DeadlineError(Exception):
-    """Timeout of the process."""
 
 
 class SolverProcess:
@@ -53,12 +43,11 @@ class SolverProcess:
 
     def __init__(self, timeout_s: float, command: Sequence[str] | None = None) -> None:
         self.timeout_s = timeout_s
-        self._command = list(command) if command else [sys.executable, "-m", "policies", "serve"]
+        self._command = list(command) if command else python_module("policies", "serve")
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: ChildProcess | None = None
         self._owner = os.getpid()
         self._number = 0
-        self._read = b""
         self._is_ready = False
 
     def start(self) -> None:
@@ -81,19 +70,17 @@ class SolverProcess:
         with self._lock:
             self._number += 1
             head = {"id": self._number, "policy": policy, "parameters": dict(parameters or {})}
-            line = (
-                json.dumps(head).encode()[:-1]
-                + b', "snapshot": '
-                + snapshot.canonical_bytes
-                + b"}\n"
+            request = b"".join(
+                [json.dumps(head).encode()[:-1], b', "snapshot": ', snapshot.canonical_bytes, b"}"]
             )
-            answer = self._ask(line, policy)
+            answer = self._ask(request, policy)
         return _plan_of(answer)
 
     @property
     def pid(self) -> int | None:
-        process = self._process
-        return process.pid if process is not None and process.poll() is None else None
+        """Number of the child; None if none runs."""
+        child = self._child
+        return None if child is None or child.has_ended() else child.pid
 
     def close(self) -> None:
         self._forget_parents_child()
@@ -108,16 +95,17 @@ class SolverProcess:
 
     def _forget_parents_child(self) -> None:
         if self._owner != os.getpid():
-            self._owner, self._lock = os.getpid(), threading.Lock()
-            self._process, self._read = None, b""
+            self._owner = os.getpid()
+            self._lock = threading.Lock()
+            self._child = None
 
-    def _ask(self, line: bytes, policy: str) -> bytes:
+    def _ask(self, request: bytes, policy: str) -> bytes:
         with self._or_killed(policy):
-            process = self._ready()
-            deadline = monotonic() + self.timeout_s
-            _write(process.stdin, line, deadline)
-            answer = self._answer(process, deadline)
-        if OUT_OF_MEMORY in answer[:HEAD]:  # what it holds is lost to the next one who asks
+            child = self._ready()
+            deadline_s = monotonic() + self.timeout_s
+            child.send(request, deadline_s)
+            answer = child.receive(deadline_s)
+        if OUT_OF_MEMORY in answer[:HEAD]:  # the memory that it holds is lost to the next request
             self._kill()
         return answer
 
@@ -140,100 +128,27 @@ class SolverProcess:
             self._kill()
             raise
 
-    def _running(self) -> subprocess.Popen[bytes]:
-        if self._process is None or self._process.poll() is not None:
+    def _running(self) -> ChildProcess:
+        """Return the child, started anew if it has ended. Raises OSError."""
+        if self._child is None or self._child.has_ended():
             self._kill()
-            self._start()
-        assert self._process is not None
-        return self._process
+            self._child = ChildProcess(self._command, environment_without_secrets())
+            self._is_ready = False
+        return self._child
 
-    def _start(self) -> None:
-        self._read, self._is_ready = b"", False
-        self._process = process = _Starter([*self._command, "--parent", str(os.getpid())]).process()
-        for pipe in (process.stdin, process.stdout):
-            assert pipe is not None
-            os.set_blocking(pipe.fileno(), False)
-
-    def _ready(self) -> subprocess.Popen[bytes]:
-        process = self._running()
+    def _ready(self) -> ChildProcess:
+        """Return the child once it has said that it is warm."""
+        child = self._running()
         if not self._is_ready:
-            self._answer(process, monotonic() + START_S + self.timeout_s)
+            child.receive(monotonic() + START_S + self.timeout_s)
             self._is_ready = True
-        return process
-
-    def _answer(self, process: subprocess.Popen[bytes], deadline: float) -> bytes:
-        """Read the next line. ValueError if it is longer than LONGEST_ANSWER."""
-        parts, length = [self._read], len(self._read)
-        while b"\n" not in parts[-1]:
-            parts.append(_read(process.stdout, deadline))
-            length += len(parts[-1])
-            if length > LONGEST_ANSWER:
-                raise ValueError(f"its answer is longer than {LONGEST_ANSWER >> 20} MiB")
-        line, _, self._read = b"".join(parts).partition(b"\n")
-        return line
+        return child
 
     def _kill(self) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-        process.wait()
-
-
-class _Starter(threading.Thread):
-    """Thread that starts the child and lives on: Linux kills a child with its thread."""
-
-    def __init__(self, command: list[str]) -> None:
-        super().__init__(name="solver-starter", daemon=True)
-        self._command = command
-        self._result: queue.SimpleQueue[subprocess.Popen[bytes] | OSError] = queue.SimpleQueue()
-
-    def process(self) -> subprocess.Popen[bytes]:
-        """Start the child. Raises OSError."""
-        self.start()
-        result = self._result.get()
-        if isinstance(result, OSError):
-            raise result
-        return result
-
-    def run(self) -> None:
-        """Start the child in a session of its own and wait for its end."""
-        try:
-            pipe = subprocess.PIPE
-            process = subprocess.Popen(
-                self._command, stdin=pipe, stdout=pipe, start_new_session=True, env=of_a_child()
-            )
-        except OSError as error:
-            self._result.put(error)
-            return
-        self._result.put(process)
-        process.wait()
-
-
-def _write(pipe: IO[bytes] | None, data: bytes, deadline: float) -> None:
-    assert pipe is not None
-    left = memoryview(data)
-    while left:
-        _, ready, _ = select.select([], [pipe], [], max(0.0, deadline - monotonic()))
-        if not ready:
-            raise DeadlineError("it did not read its request")
-        left = left[os.write(pipe.fileno(), left[:CHUNK]) :]
-
-
-def _read(pipe: IO[bytes] | None, deadline: float) -> bytes:
-    assert pipe is not None
-    ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - monotonic()))
-    if not ready:
-        raise DeadlineError("it did not answer")
-    data = os.read(pipe.fileno(), CHUNK)
-    if not data:
-        raise EOFError
-    return data
+        child = self._child
+        self._child = None
+        if child is not None:
+            child.kill()
 
 
 def _plan_of(line: bytes) -> Plan:

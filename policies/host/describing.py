@@ -1,19 +1,20 @@
-"""`python -m policies.host.describing PARENT`: import a third party's policy and describe it.
+"""`python -m policies.host.describing`: import a third party's policy and describe it.
 
-Standard input: {"name": ..., "value": "module:class", "parameters": {...} or null}. Standard
-output: {"schema": ..., "file": ..., "places_batch": ...}, or {"error": text, "parameter": whether a
-parameter is wrong}.
+The line of standard input: {"name": ..., "value": "module:class", "parameters": {...} or null}. The
+line of standard output: {"schema": ..., "file": ..., "places_batch": ...}, or {"error": text,
+"parameter": whether a parameter is wrong}.
 See `policies.host.third_parties`.
 """
 
 import json
 import os
-import sys
 from importlib.metadata import EntryPoint
 from inspect import getsourcefile
 from typing import Any
 
-from policies.contract.forms import cleaned
+from foundation.child_processes.limits import half_of_memory, set_up_child
+from foundation.child_processes.messages import reserve_pipes, write_message
+from foundation.forms import cleaned
 from policies.contract.policy import (
     PolicyError,
     PolicyParameterError,
@@ -21,19 +22,15 @@ from policies.contract.policy import (
     places_batch,
 )
 from policies.host import registry
-from policies.host.lifetime import die_with, take_no_more_than_a_half
-from policies.host.serving import pipes
 
 
 def main() -> None:
     """Answer, then exit at once, whatever threads or handlers the module left."""
-    die_with(int(sys.argv[1]))
-    take_no_more_than_a_half()
-    requests, answers = pipes()
-    request = json.loads(requests.read())
+    set_up_child(memory_bytes=half_of_memory())
+    requests, answers = reserve_pipes()
+    request = json.loads(requests.readline())
     entry = EntryPoint(request["name"], request["value"], registry.GROUP)
-    answers.write(json.dumps(_answer(entry, request["parameters"])))
-    answers.flush()
+    write_message(answers, _answer(entry, request["parameters"]))
     os._exit(0)
 
 

@@ -6,46 +6,26 @@ Request: {"id": ..., "policy": name, "parameters": {...}, "snapshot": form}. Ans
 """
 
 import json
-import os
-import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import IO, Any
 
+from foundation.child_processes.messages import write_message
+from foundation.forms import FormError
+from foundation.garbage import not_collected
 from policies.contract import plan_json, snapshot_json
-from policies.contract.forms import FormError
 from policies.contract.plan import Plan
 from policies.contract.policy import PolicyError
 from policies.host import registry
-from policies.host.garbage import not_collected
-from policies.host.lifetime import be_nice, die_with, take_no_more_than_a_half
 
 READY = {"ready": True}
 
 
-def serve(requests: Iterable[str | bytes], answers: IO[str], parent: int | None = None) -> None:
-    """Answer until requests end; the kernel kills this process with `parent`."""
-    if parent is not None:
-        die_with(parent)
-        take_no_more_than_a_half()
-        be_nice()
+def serve(requests: Iterable[str | bytes], answers: IO[str]) -> None:
+    """Answer until requests end."""
     warm_up()
-    _say(answers, READY)
+    write_message(answers, READY)
     for line in requests:
-        _say(answers, answer(line))
-
-
-def pipes() -> tuple[IO[bytes], IO[str]]:
-    """Reserve standard input and output for requests and answers; return both.
-
-    Prints of a policy, a library or their children go to standard error, and their input is empty.
-    """
-    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "w", encoding="ascii")
-    with Path(os.devnull).open("rb") as nothing:
-        os.dup2(nothing.fileno(), 0)
-    os.dup2(2, 1)
-    sys.stdout = sys.stderr
-    return requests, answers
+        write_message(answers, answer(line))
 
 
 def answer(line: str | bytes) -> dict[str, Any]:
@@ -89,8 +69,3 @@ def _error(number: Any, error: Exception) -> dict[str, Any]:
     # libraries have a MemoryError of their own
     name = "MemoryError" if isinstance(error, MemoryError) else type(error).__name__
     return {"id": number, "error": {"type": name, "message": message}}
-
-
-def _say(answers: IO[str], what: dict[str, Any]) -> None:
-    answers.write(json.dumps(what, separators=(",", ":")) + "\n")
-    answers.flush()

@@ -5,12 +5,8 @@ parameters ask here; only who runs a policy imports it (ADR 0020). Answers are k
 process lives, failures for KEPT_S.
 """
 
-import contextlib
 import json
-import os
-import signal
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
@@ -18,8 +14,13 @@ from math import inf
 from time import monotonic
 from typing import Any
 
+from foundation.child_processes.child import (
+    ChildProcess,
+    environment_without_secrets,
+    python_module,
+)
+from foundation.child_processes.messages import DeadlineError
 from policies.contract.policy import PolicyError, PolicyParameterError
-from policies.host.lifetime import of_a_child
 
 LIMIT_S = 20.0
 """Time limit of importing a module and making its policy, Python's own start included."""
@@ -80,23 +81,21 @@ def _asked(entry: EntryPoint, request: str) -> Description | PolicyError:
         return _read(entry, _answer_of_child(request))
     except PolicyError as error:
         return error
-    except subprocess.TimeoutExpired:
+    except DeadlineError:
         told = f"took more than {LIMIT_S:g} s and was stopped; it is tried again after {KEPT_S:g} s"
         return PolicyError(f"policy {entry.name!r} ({entry.value}) cannot be loaded: it {told}")
 
 
 def _answer_of_child(request: str) -> bytes:
-    """Return the child's answer, or nothing; the child and its children end."""
-    command = [sys.executable, "-m", "policies.host.describing", str(os.getpid())]
-    pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
-    with subprocess.Popen(
-        command, stdin=pipe, stdout=pipe, stderr=nothing, start_new_session=True, env=of_a_child()
-    ) as child:
+    """Return the child's answer, or nothing if it ended without one. Raises DeadlineError."""
+    command = python_module("policies.host.describing")
+    deadline_s = monotonic() + LIMIT_S
+    with ChildProcess(command, environment_without_secrets(), subprocess.DEVNULL) as child:
         try:
-            return child.communicate(request.encode(), timeout=LIMIT_S)[0]
-        finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(child.pid, signal.SIGKILL)
+            child.send(request.encode(), deadline_s)
+            return child.receive(deadline_s)
+        except (OSError, EOFError, ValueError):
+            return b""
 
 
 def _read(entry: EntryPoint, answer: bytes) -> Description:

@@ -373,7 +373,11 @@ def test_images_hold_neither_state_nor_secrets() -> None:
 def test_a_wheel_holds_what_nodes_and_clients_need(tmp_path: Path) -> None:
     source = tmp_path / "source"
     listed = subprocess.check_output(
-        ["git", "ls-files", "-z", "loadmaster", "policies", "pyproject.toml", "README.md"], cwd=ROOT
+        [
+            *("git", "ls-files", "-z"),
+            *("foundation", "loadmaster", "policies", "pyproject.toml", "README.md"),
+        ],
+        cwd=ROOT,
     )
     for name in listed.decode().split("\0")[:-1]:
         (source / name).parent.mkdir(parents=True, exist_ok=True)
@@ -395,6 +399,7 @@ def test_a_wheel_holds_what_nodes_and_clients_need(tmp_path: Path) -> None:
     wanted = {
         name
         for name in tracked
-        if name.startswith("loadmaster/") and name.endswith((".sh", ".json", ".py"))
+        if name.startswith(("foundation/", "loadmaster/"))
+        and name.endswith((".sh", ".json", ".py"))
     }
     assert wanted - names == set()

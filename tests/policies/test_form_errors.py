@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from foundation.forms import FormError
 from policies.contract import plan_json, snapshot_json
-from policies.contract.forms import FormError
 from tests.builders_policies import (
     a_job,
     a_node,

@@ -16,7 +16,8 @@ import jsonschema
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from policies.contract import forms, plan_json, snapshot_json
+from foundation import forms
+from policies.contract import plan_json, snapshot_json
 from policies.contract.plan import (
     PLAN_VERSION,
     Expected,
@@ -65,7 +66,7 @@ from tests.builders_policies import (
 from tests.builders_snapshots import snapshots
 
 GOLDEN = Path(__file__).parent / "golden"
-SCHEMAS = Path(forms.__file__).parent / "schemas"
+SCHEMAS = Path(plan_json.__file__).parent / "schemas"
 
 SNAPSHOTS: Mapping[str, Snapshot] = {
     "empty": a_snapshot(nodes=[]),

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
+from foundation.child_processes.limits import half_of_memory
+from foundation.forms import FormError, cleaned
 from policies.contract import plan_json
-from policies.contract.forms import FormError, cleaned
 from policies.contract.plan import LAST_S, Placement, Plan, PlanStatus
 from policies.contract.policy import PolicyError, PolicyParameterError, SolverFailedError
 from policies.contract.snapshot import RankPlacement
 from policies.host import registry, third_parties
 from policies.host.client import SolverProcess
-from policies.host.lifetime import LEAST_BYTES, memory_bytes
 from tests.builders_policies import a_job, a_snapshot
 from tests.builders_third_party import (
     BODIES,
@@ -243,18 +243,7 @@ def test_a_solver_that_ran_out_of_memory_is_replaced_so_that_nobody_else_pays_fo
 
 
 def test_a_solver_may_have_half_of_the_memory(solver: SolverProcess) -> None:
-    assert int(solver.solve(SNAPSHOT, "tells_its_limit").message) == max(
-        memory_bytes() // 2, LEAST_BYTES
-    )
-
-
-def test_memory_is_that_of_the_container_where_it_has_a_limit(tmp_path: Path) -> None:
-    limit = tmp_path / "memory.max"
-    whole = memory_bytes(limit)
-    limit.write_text("1073741824\n")
-    assert memory_bytes(limit) == 1 << 30 < whole
-    limit.write_text("max\n")
-    assert memory_bytes(limit) == whole
+    assert int(solver.solve(SNAPSHOT, "tells_its_limit").message) == half_of_memory()
 
 
 def test_an_answer_without_end_ends_the_process(
@@ -265,7 +254,7 @@ def test_an_answer_without_end_ends_the_process(
         "import sys\nprint('{}', flush=True)\nsys.stdin.readline()\nwhile True:"
         " sys.stdout.write('x' * 65536)\n"
     )
-    monkeypatch.setattr("policies.host.client.LONGEST_ANSWER", 1 << 20)
+    monkeypatch.setattr("foundation.child_processes.messages.LONGEST_MESSAGE", 1 << 20)
     with SolverProcess(60.0, [sys.executable, str(child)]) as process:
         with pytest.raises(SolverFailedError, match="its answer is longer than 1 MiB"):
             process.solve(SNAPSHOT, "fifo")

@@ -23,10 +23,11 @@ from controlplane.loop.rounds import Applied, Decision, LastPlan, RejectCode, Re
 from controlplane.web.storage.bulk import batches
 from controlplane.web.storage.packed_json import pack, pack_text
 from controlplane.web.storage.turns import ROWS_A_TURN, turn
+from foundation import forms
 from jobs.lifecycle import JobState
 from jobs.models import UNFINISHED, Job
 from jobs.wording.reasons import ARRAY_LIMIT
-from policies.contract import forms, plan_json
+from policies.contract import plan_json
 from policies.contract.plan import Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import Purpose, Snapshot
 from policies.contract.validation import power_w

@@ -5,7 +5,6 @@ Children run in sessions of their own and die with the supervisor (PR_SET_PDEATH
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 import shutil
@@ -21,11 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
+from foundation.child_processes.limits import be_nice, set_death_signal
 from loadmaster.files import private_folder
-from policies.host.lifetime import be_nice
-
-_PR_SET_PDEATHSIG = 1
-"""prctl's option for the signal that a child gets when its parent dies."""
 
 _TICK_S = 0.1
 """Seconds between two looks at the programs."""
@@ -207,7 +203,7 @@ class _Child:
 
 def _become_child(nice: int) -> None:
     """Set the child's death signal and niceness before exec."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    set_death_signal(signal.SIGTERM)
     be_nice(nice)
 
 

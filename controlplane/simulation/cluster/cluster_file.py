@@ -14,15 +14,12 @@ from pydantic import Field
 
 from clusters.energy import HOUR_S, power_curve
 from controlplane.simulation.cluster.scenario import Scenario
-from policies.contract.forms import (
+from foundation.forms import (
     Amounts,
     AtLeast0,
     Count1,
-    Emissions,
     Form,
     FormError,
-    Price,
-    Pue,
     UnboundedAtLeast0,
 )
 from policies.contract.snapshot import (
@@ -36,6 +33,7 @@ from policies.contract.snapshot import (
     TeamView,
 )
 from policies.contract.snapshot_json import check_follow
+from policies.contract.views import Emissions, Price, Pue
 
 DAY_H = 24.0
 MEASURED_W: Mapping[str, tuple[float, float]] = {"V100": (360.0, 170.0), "T4": (330.0, 70.0)}

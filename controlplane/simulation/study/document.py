@@ -23,7 +23,7 @@ from controlplane.simulation.study.run_keys import (
 )
 from controlplane.simulation.switches import NO_SWITCHES, AnyPredictor, Switches
 from controlplane.simulation.workloads import FILES, Workload, WorkloadError, load, options_of
-from policies.contract.forms import Form, FormError, PlainData
+from foundation.forms import Form, FormError, PlainData
 from policies.contract.policy import Policy, PolicyError
 from policies.host import registry
 

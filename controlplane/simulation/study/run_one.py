@@ -1,6 +1,6 @@
 """One run of a study, in this process or in a child process.
 
-python -m controlplane.simulation.study.run_one FOLDER POLICY SEED KEY PARENT DUMP TRUSTED
+python -m controlplane.simulation.study.run_one FOLDER POLICY SEED KEY DUMP TRUSTED
 
 FOLDER holds `study.json`; DUMP is `dump_every` of `run_study`; TRUSTED is "trusted" or empty (see
 `Study.of`). Standard output gets one JSON object a line: `{"completed", "total", ...}` for
@@ -10,13 +10,12 @@ progress, `{"error", "everywhere"}` for failure.
 import json
 import os
 import signal
-import subprocess
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from threading import Thread
 from time import monotonic, perf_counter
 from typing import IO, Any
 
@@ -28,9 +27,11 @@ from controlplane.simulation.study.run_files import FinishedRun, WorkloadFacts, 
 from controlplane.simulation.workloads import WorkloadError
 from controlplane.simulation.world.outcome import Outcome, Progress
 from controlplane.simulation.world.run import OnSnapshot, SimulationError, simulate
+from foundation.child_processes.child import ChildProcess, python_module
+from foundation.child_processes.limits import set_up_child
+from foundation.child_processes.messages import DeadlineError, reserve_pipes, write_message
 from policies.contract.policy import PolicyError
 from policies.contract.snapshot import Snapshot
-from policies.host.lifetime import die_with
 
 SAID_EVERY_S = 0.25
 
@@ -38,8 +39,6 @@ ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUM
 """Environment for one processor per run; the study chooses how many run at once."""
 
 Watch = Callable[[Progress], None]
-
-_ROOT = str(Path(__file__).resolve().parents[3])
 
 
 def attempt(
@@ -105,43 +104,44 @@ def _timings(outcome: Outcome, load_s: float, simulate_s: float) -> dict[str, fl
     }
 
 
-class Child:
-    """Run in a process and session of its own, which dies with this one."""
+class RunProcess:
+    """Run in a process of its own, which ends with this one.
+
+    `fraction` of its jobs are done, and `is_over` is True after its end, as of the last `listen`.
+    """
 
     def __init__(self, study: Study, folder: Path, run: Run, dump_every: int = 0) -> None:
-        self.run, self.started_s, self.fraction = run, monotonic(), 0.0
+        self.run = run
+        self.started_s = monotonic()
+        self.fraction = 0.0
+        self.is_over = False
         self._log = folder / "runs" / f"{run.key}.log"
         self._error: dict[str, Any] | None = None
+        numbers = str(run.policy), str(run.seed), run.key, str(dump_every)
         rights = "trusted" if study.trusted else ""
-        numbers = str(run.policy), str(run.seed), run.key, str(os.getpid()), str(dump_every)
+        command = python_module(__name__, str(folder.resolve()), *numbers, rights)
         # An interpreter started anew lacks the places that this one imports from.
-        places = [_ROOT, *(place for place in sys.path if place and place != _ROOT)]
-        environment = {**dict.fromkeys(ONE_THREAD, "1"), **os.environ}
+        places = os.pathsep.join(filter(None, sys.path))
+        environment = {**dict.fromkeys(ONE_THREAD, "1"), **os.environ, "PYTHONPATH": places}
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", __name__, str(folder.resolve()), *numbers, rights],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                encoding="utf-8",
-                env={**environment, "PYTHONPATH": os.pathsep.join(places)},
-                start_new_session=True,
-            )
-        self._reader = Thread(target=self._read, args=(self._process.stdout,), daemon=True)
-        self._reader.start()
+            self._child = ChildProcess(command, environment, errors=log)
 
-    def is_over(self) -> bool:
-        return self._process.poll() is not None
+    def listen(self) -> None:
+        """Take the messages that have come, without waiting."""
+        self.is_over = self._child.has_ended()  # before its last messages are taken
+        with suppress(DeadlineError, EOFError):
+            while True:
+                self._receive(json.loads(self._child.receive(monotonic())))
 
     def failure(self) -> Failure | None:
         """Failure of the ended run; None if its files are there."""
-        self._reader.join()
-        code, error = self._process.wait(), self._error
+        code = self._child.wait()
+        self._child.kill()  # what children it has left
         if code == 0:
             self._log.unlink(missing_ok=True)
             return None
-        if error is not None:
-            return Failure(self.run, str(error["error"]), bool(error["everywhere"]))
+        if self._error is not None:
+            return Failure(self.run, str(self._error["error"]), bool(self._error["everywhere"]))
         if code < 0:
             return Failure(self.run, f"its process was killed by {signal.Signals(-code).name}")
         lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
@@ -150,56 +150,43 @@ class Child:
 
     def kill(self) -> None:
         """Kill it with its children."""
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        self._reader.join()
+        self._child.kill()
         self._log.unlink(missing_ok=True)
 
-    def _read(self, lines: IO[str]) -> None:
-        with lines:
-            for line in lines:
-                received = json.loads(line)
-                if "error" in received:
-                    self._error = received
-                else:
-                    self.fraction = received["completed"] / max(1, received["total"])
+    def _receive(self, message: dict[str, Any]) -> None:
+        if "error" in message:
+            self._error = message
+        else:
+            self.fraction = message["completed"] / max(1, message["total"])
 
 
-def main(
-    folder: str, policy: str, seed: str, key: str, parent: str, dump_every: str, trusted: str
-) -> int:
+def main(folder: str, policy: str, seed: str, key: str, dump_every: str, trusted: str) -> int:
     """Run the process; return 0 if the run was written."""
-    die_with(int(parent))
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what a policy prints goes to standard error
+    set_up_child()
+    _, messages = reserve_pipes()
     document = json.loads((Path(folder) / "study.json").read_text(encoding="utf-8"))
     study = Study.of(document, trusted=trusted == "trusted")
     run = Run(int(policy), study.policies[int(policy)].label, int(seed), key)
     try:
-        failure = attempt(study, run, Path(folder), _reporter(answers), int(dump_every))
+        failure = attempt(study, run, Path(folder), _reporter(messages), int(dump_every))
     except Exception as error:  # a policy may be anybody's code: it raises what it likes
         traceback.print_exc()
         failure = Failure(run, f"{type(error).__name__}: {error}")
     if failure is not None:
-        _write(answers, {"error": failure.message, "everywhere": failure.everywhere})
+        write_message(messages, {"error": failure.message, "everywhere": failure.everywhere})
     return int(failure is not None)
 
 
-def _reporter(answers: IO[str]) -> Watch:
+def _reporter(messages: IO[str]) -> Watch:
     last_s = -SAID_EVERY_S
 
     def report(progress: Progress) -> None:
         nonlocal last_s
         if monotonic() - last_s >= SAID_EVERY_S:
             last_s = monotonic()
-            _write(answers, asdict(progress))
+            write_message(messages, asdict(progress))
 
     return report
-
-
-def _write(answers: IO[str], message: dict[str, Any]) -> None:
-    print(json.dumps(message), file=answers, flush=True)
 
 
 if __name__ == "__main__":

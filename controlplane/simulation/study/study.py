@@ -19,7 +19,7 @@ from zipfile import is_zipfile
 from controlplane.simulation.study.document import Failure, Run, Study, StudyError
 from controlplane.simulation.study.results import write_results
 from controlplane.simulation.study.run_files import read_timings, write_text
-from controlplane.simulation.study.run_one import Child, attempt
+from controlplane.simulation.study.run_one import RunProcess, attempt
 from controlplane.simulation.world.outcome import Progress
 
 __all__ = ["Study", "StudyError", "StudyProgress", "run_study"]
@@ -169,17 +169,19 @@ class _Work:
         self._told_s = -TOLD_EVERY_S
 
     def in_children(self) -> None:
-        children: list[Child] = []
-        over: list[Child] = []
+        children: list[RunProcess] = []
+        over: list[RunProcess] = []
         try:
             while self.waiting or children:
                 while self.waiting and len(children) < self.board.processes:
                     run = self.waiting.pop(0)
-                    children.append(Child(self.study, self.folder, run, self.dump_every))
+                    children.append(RunProcess(self.study, self.folder, run, self.dump_every))
                 running = {c.run: (c.fraction, monotonic() - c.started_s) for c in children}
                 self._report(running, at_once=bool(over))
                 sleep(LOOKED_EVERY_S)
-                over = [child for child in children if child.is_over()]
+                for child in children:
+                    child.listen()
+                over = [child for child in children if child.is_over]
                 for child in over:
                     children.remove(child)
                     self._take(child.run, child.failure())

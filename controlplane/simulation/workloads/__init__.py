@@ -9,7 +9,7 @@ from controlplane.simulation.workloads.gavel import generator as gavel_generator
 from controlplane.simulation.workloads.gavel import trace as gavel
 from controlplane.simulation.workloads.options import FILES, Context, read_options
 from controlplane.simulation.workloads.swf import trace as swf
-from policies.host.garbage import not_collected
+from foundation.garbage import not_collected
 
 __all__ = ["FILES", "TYPES", "BadLine", "Workload", "WorkloadError", "load", "options_of"]
 

@@ -17,7 +17,7 @@ from controlplane.simulation.workloads.base import (
 from controlplane.simulation.workloads.lines import Findings
 from controlplane.simulation.workloads.options import Context
 from controlplane.simulation.workloads.said import Said
-from policies.contract.forms import OBJECT, Form, FormError
+from foundation.forms import OBJECT, Form, FormError
 from policies.contract.plan import Placement
 from policies.contract.snapshot import JobColumns, JobPhase, Jobs, JobView, KindView, Purpose
 

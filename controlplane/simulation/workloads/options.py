@@ -11,8 +11,8 @@ from pydantic import Field
 
 from controlplane.simulation.workloads.base import MOST_WEIGHT, WorkloadError
 from controlplane.simulation.workloads.lines import read_text
+from foundation.forms import OBJECT, Form, FormError
 from loadmaster.text_formats import without_mark
-from policies.contract.forms import OBJECT, Form, FormError
 from policies.contract.snapshot import Floats
 
 Factor = Annotated[float, Field(gt=0, le=1e6)]

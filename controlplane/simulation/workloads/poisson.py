@@ -15,7 +15,7 @@ from controlplane.simulation.workloads.base import (
 )
 from controlplane.simulation.workloads.drafts import LEAST_RUN_S, even_kinds
 from controlplane.simulation.workloads.options import Context, Seconds, Trace
-from policies.contract.forms import OBJECT
+from foundation.forms import OBJECT
 from policies.contract.snapshot import Ints
 
 SHORTEST_SPAN_S = 1e-3

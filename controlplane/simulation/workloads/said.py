@@ -9,7 +9,7 @@ from typing import Any
 
 from controlplane.simulation.workloads.base import WorkloadError
 from controlplane.simulation.workloads.rules import After, Array, Condition, Rules, circle_in
-from policies.contract.forms import FormError
+from foundation.forms import FormError
 
 OWN = ("on_walltime", "array", "dependencies")
 WALLTIME = {"kill": True, "warn": False}

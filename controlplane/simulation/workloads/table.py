@@ -23,7 +23,7 @@ from controlplane.simulation.workloads.lines import (
     quoted,
 )
 from controlplane.simulation.workloads.options import Context, Trace
-from policies.contract.forms import OBJECT
+from foundation.forms import OBJECT
 from policies.contract.snapshot import Floats
 
 NEEDED = ("arrival_s", "run_s")

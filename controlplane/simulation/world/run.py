@@ -21,10 +21,10 @@ from controlplane.simulation.world.job_table import JobTable
 from controlplane.simulation.world.outcome import Outcome, Progress, outcome_of
 from controlplane.simulation.world.shortcuts import may_hide_running, may_skip_empty
 from controlplane.simulation.world.world import Scenario, SimulatedWorld
+from foundation.garbage import seldom_collected
 from policies.contract.plan import Placement, Plan
 from policies.contract.policy import Policy, places_batch
 from policies.contract.snapshot import JobView, Snapshot
-from policies.host.garbage import seldom_collected
 
 logger = logging.getLogger(__name__)
 

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from policies.host.lifetime import be_nice, die_with
+from foundation.child_processes.limits import set_up_child
+from foundation.child_processes.messages import reserve_pipes, write_message
 
 if TYPE_CHECKING:
     from controlplane.simulation.study.study import StudyProgress
@@ -37,15 +37,14 @@ def main() -> int:
     """Run the study; return 0 if done, 1 on failure."""
     arguments = _arguments()
 
-    # A policy that prints must not garble the messages.
-    messages = sys.stdout
-    sys.stdout = sys.stderr
+    # A policy that prints does not garble the messages.
+    _, messages = reserve_pipes()
 
     def say(message: Mapping[str, Any]) -> None:
-        messages.write(json.dumps(message) + "\n")
-        messages.flush()
+        write_message(messages, message)
 
-    _limit(arguments.parent, arguments.memory_gb)
+    memory_bytes = int(arguments.memory_gb * GB) if arguments.memory_gb else None
+    set_up_child(nice=NICE, memory_bytes=memory_bytes)
     from controlplane.simulation.study.study import StudyBusyError  # after the limits are set
 
     try:
@@ -101,25 +100,11 @@ def _is_for_people(error: Exception) -> bool:
     return isinstance(error, ValueError | PolicyError) and type(error) is not ValueError
 
 
-def _limit(parent: int | None, memory_gb: float) -> None:
-    """End with the parent, be nice, and limit the memory (0: not at all)."""
-    if parent is not None:
-        die_with(parent)
-    be_nice(NICE)
-    if memory_gb:
-        _, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
-        limit = int(memory_gb * GB)
-        if hard_limit != resource.RLIM_INFINITY:
-            limit = min(limit, hard_limit)
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard_limit))
-
-
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m controlplane.studies.running.child")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--memory-gb", type=float, default=0.0)
-    parser.add_argument("--parent", type=int)
+    parser.add_argument("--memory-gb", type=float, default=0.0, help="0: no limit")
     return parser.parse_args()
 
 

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import select
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from policies.host.lifetime import of_a_child
-
-ROOT = Path(__file__).resolve().parents[3]
-CHUNK = 1 << 16
-"""Bytes of output that are read at once."""
+from foundation.child_processes.child import (
+    ChildProcess,
+    environment_without_secrets,
+    python_module,
+)
+from foundation.child_processes.messages import DeadlineError
 
 LOG = "log.txt"
 """File for what the process writes to standard error."""
@@ -48,24 +43,17 @@ class StudyProcess:
         memory_gb: float,
         command: Sequence[str] | None = None,
     ) -> None:
-        program = command or [sys.executable, "-m", "controlplane.studies.running.child"]
+        program = command or python_module("controlplane.studies.running.child")
         limits = ["--processes", str(processes), "--memory-gb", str(memory_gb)]
         with (folder / LOG).open("wb") as log:
-            self._process = subprocess.Popen(
-                [*program, *limits, "--parent", str(os.getpid()), str(folder)],
-                cwd=ROOT,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-                env=of_a_child(),
+            self._child = ChildProcess(
+                [*program, *limits, str(folder)], environment_without_secrets(), errors=log
             )
-        self._incomplete_line = b""
         self.status = Status()
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        return self._child.pid
 
     def __enter__(self) -> StudyProcess:
         return self
@@ -75,38 +63,20 @@ class StudyProcess:
 
     def close(self) -> None:
         """End it and all its children."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        if self._process.stdout is not None:
-            self._process.stdout.close()
-        self._process.wait()
+        self._child.kill()
 
     def listen(self, for_s: float) -> Status:
-        """Read its output within that time, or until it has ended."""
-        pipe = self._process.stdout
-        assert pipe is not None
+        """Take its messages within that time, or until it has ended."""
         until_s = time.monotonic() + for_s
-        while not self.status.ended:
-            # 1. Wait for output.
-            left_s = until_s - time.monotonic()
-            if left_s <= 0:
+        while not self.status.ended and time.monotonic() < until_s:
+            try:
+                self._receive(json.loads(self._child.receive(until_s)))
+            except DeadlineError:
                 break
-            ready, _, _ = select.select([pipe], [], [], left_s)
-            if not ready:
-                break
-
-            # 2. The end of the output, before a message has told the end, is a failure.
-            data = os.read(pipe.fileno(), CHUNK)
-            if not data:
-                code = self._process.wait()
+            except EOFError:  # an end that no message has told is a failure
+                code = self._child.wait()
                 end = f"was killed (signal {-code})" if code < 0 else f"ended with status {code}"
                 self._receive({"error": f"its process {end} without a result"})
-                break
-
-            # 3. Whole lines are messages; the rest of a line is kept until its end comes.
-            *lines, self._incomplete_line = (self._incomplete_line + data).split(b"\n")
-            for line in lines:
-                self._receive(json.loads(line))
         return self.status
 
     def _receive(self, message: dict[str, Any]) -> None:

@@ -188,6 +188,15 @@ def test_a_process_that_dies_fails_its_simulation_with_the_reason(tmp_path: Path
     assert "signal 9" in simulation.message
 
 
+def test_death_is_noticed_while_its_children_live(tmp_path: Path) -> None:
+    """Processes that compare choices are forks, which hold the pipe of the messages."""
+    simulation = a_simulation()
+    script = "if os.fork(): os.kill(os.getpid(), 9)\ntime.sleep(600)"
+    run_next(pretending(tmp_path, script))
+    simulation.refresh_from_db()
+    assert simulation.message == "its process was killed (signal 9) without a result"
+
+
 def test_cancelling_ends_the_process_and_removes_its_folder(
     tmp_path: Path, settings: Settings
 ) -> None:

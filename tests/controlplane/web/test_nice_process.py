@@ -42,7 +42,7 @@ def test_it_is_nice_with_its_session_bounded_in_memory_and_kept() -> None:
 def test_what_the_question_raises_is_raised_with_its_place() -> None:
     with pytest.raises(ValueError, match="invalid literal") as raised:
         ask(int, "many")
-    assert "nice_process.py" in "".join(raised.value.__notes__)
+    assert "shared.py" in "".join(raised.value.__notes__)
     assert ask(int, "7") == 7
 
 

@@ -21,7 +21,7 @@ from controlplane.simulation.workloads.swf.log import (
     think_times,
     with_think_times,
 )
-from policies.contract.forms import Above0
+from foundation.forms import Above0
 from policies.contract.snapshot import Bools, Floats, Ints
 
 FIELDS = (

@@ -1,5 +1,6 @@
 import csv
 import json
+import os
 import subprocess
 import sys
 import time
@@ -161,11 +162,11 @@ def test_an_interruption_ends_the_processes(tmp_path: Path) -> None:
 
     with pytest.raises(InterruptedError):
         run_study(Study.of(document), tmp_path, processes=2, on_progress=interrupt)
-    assert not [pid for pid in children_of_this_process() if b"run_one" in command_of(pid)]
+    assert not [pid for pid in children_of(os.getpid()) if b"run_one" in command_of(pid)]
 
 
-def children_of_this_process() -> Iterator[int]:
-    for task in Path("/proc/self/task").iterdir():
+def children_of(process: int) -> Iterator[int]:
+    for task in Path(f"/proc/{process}/task").iterdir():
         yield from map(int, (task / "children").read_text().split())
 
 
@@ -296,9 +297,7 @@ def test_a_childs_process_dies_with_its_parent(tmp_path: Path) -> None:
     ) as parent:
         assert parent.stdout is not None
         assert parent.stdout.read(1) == b"x"
-        (child,) = map(
-            int, Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
-        )
+        (child,) = children_of(parent.pid)
         until(lambda: b"run_one" in command_of(child), "the child has begun")
         parent.kill()
     until(lambda: b"run_one" not in command_of(child), "the child has ended")

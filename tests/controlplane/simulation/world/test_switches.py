@@ -13,8 +13,8 @@ from controlplane.simulation.workloads.base import Workload
 from controlplane.simulation.world.outcome import Outcome
 from controlplane.simulation.world.run import Simulation, simulate
 from controlplane.simulation.world.world import Scenario
+from foundation.forms import Form, FormError
 from policies.baselines.fifo import Fifo
-from policies.contract.forms import Form, FormError
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.policy import Policy
 from policies.contract.snapshot import (

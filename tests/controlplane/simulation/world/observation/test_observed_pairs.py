@@ -20,7 +20,7 @@ from controlplane.simulation.world.observation.observed_pairs import ObservedPai
 from controlplane.simulation.world.outcome import Outcome, PairEstimates
 from controlplane.simulation.world.run import Simulation, simulate
 from controlplane.studies.pages.selectors import results_table
-from policies.contract.forms import Form, FormError
+from foundation.forms import Form, FormError
 from policies.contract.plan import Plan
 from policies.contract.policy import Policy
 from policies.contract.snapshot import JobColumns, Jobs, JobView, PairThroughput, Snapshot, Source

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from policies.host.garbage import not_collected, seldom_collected
+from foundation.garbage import not_collected, seldom_collected
 
 
 @pytest.fixture(autouse=True)

@@ -280,9 +280,6 @@ Count1 = Annotated[int, Field(ge=1)]
 Unbounded = Annotated[float, NULL_FOR_INF]
 UnboundedAtLeast0 = Annotated[float, Field(ge=0), NULL_FOR_INF]
 Amounts = Annotated[tuple[tuple[str, AtLeast0], ...], OBJECT]
-Price = Annotated[float, Field(ge=-1e9, le=1e9)]
-Pue = Annotated[float, Field(ge=1, le=1e3)]
-Emissions = Annotated[float, Field(ge=0, le=1e9)]
 PlainData = Annotated[
     Mapping[str, Any],
     GetPydanticSchema(lambda _, handler: handler(dict[str, Any])),

@@ -1,0 +1,1 @@
+"""Lowest layer: helpers that know nothing of jobs, clusters or policies."""
