@@ -59,7 +59,9 @@ class JobForm(TypedForm):
         placeholder="0-99:2%10",
     )
     dependencies = _text(
-        "Waits for", "Ids of jobs or arrays that must complete; afterany:ID must end only."
+        "Waits for",
+        "Ids of jobs or arrays that must complete; afterany:ID must end only, after:ID start."
+        " ID?ID: one of them.",
     )
 
     runtime = forms.ChoiceField(label="Runtime", required=False, choices=[(r, r) for r in RUNTIMES])

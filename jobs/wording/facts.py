@@ -28,14 +28,14 @@ class Facts:
         """Jobs in the way, shortened."""
         return self.some_jobs(texts_of(self.detail.get("jobs")))
 
-    def some_jobs(self, jobs: Sequence[str]) -> str:
+    def some_jobs(self, jobs: Sequence[str], joined_by: str = "and") -> str:
         """Return these jobs, shortened; those that the reader may not see by their number."""
         known = [self.names[job] for job in jobs if job in self.names]
         hidden = len(jobs) - len(known)
         of_others = "a job of another team" if hidden == 1 else f"{hidden} jobs of other teams"
         if len(jobs) >= MOST_NAMED:
             of_others = "jobs of other teams"
-        return _short(known, hidden, of_others)
+        return _short(known, hidden, of_others, joined_by)
 
     @property
     def nodes(self) -> str:

@@ -238,8 +238,10 @@ def _reasons(observed: Observation, waiting: Iterable[Waiting]) -> dict[str, lis
     reasons: dict[str, list[Any]] = {}
     # 1. Jobs that the policy does not see.
     for job, others in observed.blocked.items():
-        conditions = conditions_of(observed.conditions.get(job, {}), others)
-        reasons[job] = [WaitCode.DEPENDENCY.value, {"jobs": list(others), **conditions}]
+        detail = {"jobs": list(others), **conditions_of(observed.conditions.get(job, {}), others)}
+        if job in observed.one_suffices:
+            detail["one_suffices"] = True
+        reasons[job] = [WaitCode.DEPENDENCY.value, detail]
     for job, limit in observed.over_limit.items():
         reasons[job] = [ARRAY_LIMIT, {"at_once": limit}]
 

@@ -152,6 +152,24 @@ def test_a_job_that_waits_for_an_array_is_expected_when_its_last_element_ends() 
     assert last.pk in starts_of([last], timezone.now()).expected
 
 
+def test_a_job_that_waits_for_a_start_is_expected_at_it_or_minutes_after() -> None:
+    cluster = a_cluster(policy="area_backfilling")
+    a_node(cluster, name="cpu", gpus=0, cores=1.0)
+    kind = a_kind("batch")
+    first, second, at_start, later, either = (
+        a_job(cluster, name=name, kind=kind, **{**BATCH, "walltime_s": 300.0})
+        for name in ("first", "second", "at-start", "later", "either")
+    )
+    Dependency.objects.create(job=at_start, on=second, condition="after")
+    Dependency.objects.create(job=later, on=second, condition="after", delay=timedelta(minutes=10))
+    Dependency.objects.create(job=either, on=second, condition="afterok", alternative=True)
+    Dependency.objects.create(job=either, on=first, condition="afternotok", alternative=True)
+    a_round(cluster)
+    assert forecast_round(cluster.pk)
+    found = expected(cluster)
+    assert found == {"second": 3, "at-start": 3, "later": 9, "either": 6}
+
+
 def test_a_job_whose_turn_nobody_knows_is_told_why() -> None:
     cluster = a_cluster(policy="area_backfilling")
     a_node(cluster, name="cpu", gpus=0, cores=8.0)
