@@ -293,6 +293,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("arrays/<uuid:array_id>/<slug:verb>/", arrays_api.ArrayActionView.as_view()),
     path("script/jobs/", script_api.ScriptJobsView.as_view(), name="script-jobs"),
     path("script/jobs/<str:reference>/<slug:verb>/", script_api.ScriptActionView.as_view()),
+    path("script/nodes/", script_api.ScriptNodesView.as_view(), name="script-nodes"),
     path("me/", people_api.MeView.as_view(), name="me"),
     path("teams/", teams_api.TeamsView.as_view(), name="teams"),
     path("teams/<slug:team>/", teams_api.TeamView.as_view(), name="team"),
