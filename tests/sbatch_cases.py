@@ -175,7 +175,7 @@ CHAINS = (
     steps("after a start", ("sleep 20; echo one >> order\n",),
           ("echo two >> order\n", "-d", "after:{0}")),
     steps("a minute after a start", ("date +%s > began\n",),
-          ("test $(date +%s) -ge $(($(cat began) + 60)) && echo late enough\n",
+          ("test $(date +%s) -ge $(($(cat began) + 60)) && echo late enough\nrm began\n",
            "-d", "after:{0}+1")),
     steps("one of two suffices", ("exit 1\n",), ("sleep 1; echo two >> order\n",),
           ("echo three >> order\n", "-d", "afterok:{0}?afterok:{1}")),

@@ -10,6 +10,7 @@ from clusters.models import Cluster
 from jobs.dependencies import impossible, in_job_file, unsatisfied
 from jobs.models import Dependency, Job, JobArray
 from jobs.services import job_clone, job_data, job_submit
+from jobs.submission.elements import _dependencies as elements_dependencies
 from jobs.submission.validation import JobInvalid
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user
 from tests.builders_jobs import job_fields
@@ -126,6 +127,15 @@ def test_alternatives_among_arrays_are_told_apart(cluster: Cluster) -> None:
     assert (waits(job), never(job)) == (True, True)
     Dependency.objects.create(job=job, on=a_job(cluster), condition="afterok", alternative=True)
     assert (waits(job), never(job)) == (True, False)
+
+
+def test_arrays_that_an_older_version_began_to_write_are_finished(cluster: Cluster) -> None:
+    on = a_job(cluster)
+    job = a_job(cluster, array_index=3)
+    waits_of_old = {"dependencies": [[str(on.pk), None, "afterany"]], "of_index": {}}
+    (link,) = elements_dependencies([job], waits_of_old)
+    assert (link.on_id, link.condition, link.delay) == (on.pk, "afterany", timedelta(0))
+    assert not link.alternative
 
 
 class TestSubmission:

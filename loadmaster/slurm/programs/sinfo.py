@@ -102,8 +102,6 @@ CONSTANTS = {
 }  # fmt: skip
 """Texts that are the same for all nodes."""
 
-_LETTER_WITH_OWN_WIDTH = re.compile(r"%#")
-
 
 def main() -> int:
     """Print the nodes that the command line asks for; return the exit code."""
@@ -154,9 +152,9 @@ def _usual_format(options: Mapping[str, str]) -> str:
     if "list-reasons" in options:
         return "%20E %12U %19H %6t %N" if "long" in options else "%20E %9u %19H %N"
     if "Node" in options and "long" in options:
-        return "%#N %.6D %#P %.11T %.4c %.8z %.6m %.8d %.6w %.8f %20E"
+        return "%#N %.6D %.#P %.11T %.4c %.8z %.6m %.8d %.6w %.8f %20E"
     if "Node" in options:
-        return "%#N %.6D %#P %6t"
+        return "%#N %.6D %.#P %6t"
     if "summarize" in options:
         return "%#P %.5a %.10l %.16F %N"
     if "long" in options:
@@ -170,8 +168,9 @@ def _with_widths(format_text: str, texts: Sequence[Mapping[str, str]]) -> str:
         column = COLUMNS[letter]
         width = max((len(text[column]) for text in texts), default=0)
         width = max(width, len(HEADS[column]))
-        format_text = format_text.replace(f"%#{letter}", f"%{width}{letter}")
-    return _LETTER_WITH_OWN_WIDTH.sub("%", format_text)
+        for side in ("", "."):
+            format_text = format_text.replace(f"%{side}#{letter}", f"%{side}{width}{letter}")
+    return format_text
 
 
 def _is_wanted(row: Row, options: Mapping[str, str]) -> bool:

@@ -38,7 +38,7 @@ def test_a_text_that_is_cut_ends_with_plus() -> None:
     text = lines_of([long], {"format": "jobname,state", "noheader": "", "allocations": ""})
     assert text == ["a-very-lo+ OUT_OF_ME+ "]
     wide = lines_of([long], {"format": "state%-15,jobname%20", "noheader": "", "allocations": ""})
-    assert wide == ["OUT_OF_MEMORY      a-very-long-name "]
+    assert wide == ["OUT_OF_MEMORY       a-very-long-name "]
 
 
 @pytest.mark.parametrize(
