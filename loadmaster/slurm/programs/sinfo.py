@@ -102,6 +102,9 @@ CONSTANTS = {
 }  # fmt: skip
 """Texts that are the same for all nodes."""
 
+LEAST_WIDTH = 9
+"""Width of a column of names that are shorter."""
+
 
 def main() -> int:
     """Print the nodes that the command line asks for; return the exit code."""
@@ -166,8 +169,7 @@ def _with_widths(format_text: str, texts: Sequence[Mapping[str, str]]) -> str:
     """Replace each `#` of a format by the width of the longest text of its column."""
     for letter in ("N", "P"):
         column = COLUMNS[letter]
-        width = max((len(text[column]) for text in texts), default=0)
-        width = max(width, len(HEADS[column]))
+        width = max([LEAST_WIDTH, *(len(text[column]) for text in texts)])
         for side in ("", "."):
             format_text = format_text.replace(f"%{side}#{letter}", f"%{side}{width}{letter}")
     return format_text
