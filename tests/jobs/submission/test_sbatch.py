@@ -15,6 +15,7 @@ from jobs.services import job_clone, job_data, job_hold, job_release, job_submit
 from jobs.submission.sbatch import needs
 from jobs.submission.validation import JobInvalid, JobRequest, validate_job
 from jobs.wording.explanation import explain
+from loadmaster.features import features_with
 from loadmaster.slurm.options.reading import MAX_SCRIPT, NAMED
 from tests.builders import a_cluster, a_gpu_type, a_node, a_team, a_user
 from tests.builders_live import a_round
@@ -522,6 +523,13 @@ def test_tasks_are_spread_evenly_where_the_gpus_are_not(user: User, cluster: Clu
     assert taken(user, "-G3 -N2 -n5").job.environment["SLURM_TASKS_PER_NODE"] == "3,2"
 
 
+@pytest.fixture
+def able_agents(cluster: Cluster) -> None:
+    """Let the agents of all nodes know scripts and limits."""
+    Node.objects.update(features=list(features_with("process")))
+
+
+@pytest.mark.usefixtures("able_agents")
 def test_uneven_gpus_start_on_two_nodes(user: User, cluster: Cluster) -> None:
     job = job_submit(user, sbatch("-G5 -N2 -t5")).job
     a_round(cluster)
@@ -531,6 +539,7 @@ def test_uneven_gpus_start_on_two_nodes(user: User, cluster: Cluster) -> None:
     assert job.state == "starting"
 
 
+@pytest.mark.usefixtures("able_agents")
 def test_an_exclusive_script_starts_with_all_gpus_of_its_node(user: User, cluster: Cluster) -> None:
     jobs = [job_submit(user, sbatch("--exclusive -G1 -t5")).job for _ in range(3)]
     a_round(cluster)

@@ -132,6 +132,7 @@ def test_words_that_scontrol_has_not_here_are_refused_by_name(run: Run) -> None:
 def test_a_script_looks_at_its_node_and_at_its_jobs_of_today(run: Run, site: NodeSite) -> None:
     text = run(
         "sinfo -h -o '%D %t %N'\nsinfo -h -o %R\nsacct -n -X -P -o jobid,jobname,state,user\n"
+        "until sacct -j 7 -n -o jobid | grep -q batch; do sleep 0.2; done\n"
         "sacct -j 7 -n -P -o jobid\nsacct -n -u eve\nsacct -j 99 -n\n"
     )
     lines = text.splitlines()
