@@ -32,7 +32,9 @@ def rows_of(jobs: Sequence[Job], *, measured: bool = False) -> list[dict[str, An
     for job in jobs:
         row = _row(job, live.get(job.pk, NO_NODES))
         row["ran_on"] = list(last.get(job.pk, row["nodes"]))
-        row["exit_code"], row["blame"] = ends.get(job.pk, (None, ""))
+        code, blame = ends.get(job.pk, (None, ""))
+        row["exit_code"] = code
+        row["blame"] = blame
         row["dependencies"] = waits.get(job.pk, [])
         row["peak_memory_gb"] = peaks_gb.get(job.pk)
         rows.append(row)
