@@ -71,6 +71,7 @@ class Facts:
             ("Not here", ", ".join(texts_of(self.detail.get("missing")))),
             ("There are", ", ".join(texts_of(self.detail.get("offered")))),
             ("Too little", "; ".join(map(lack_in_words, lacks_of(self.detail)))),
+            ("Price", _price(self.detail)),
             ("Last failure", str(self.detail.get("why") or "")),
         ]
         return tuple((heading, text) for heading, text in found if text)
@@ -88,6 +89,15 @@ class Facts:
         if len(texts_of(self.detail.get(name))) >= MOST_NAMED:
             named.append("perhaps more")
         return ", ".join(named)
+
+
+def _price(detail: Mapping[str, Any]) -> str:
+    """Return price and worth of a job whose GPUs cost more than it is worth to the policy."""
+    price = detail.get("price")
+    worth = detail.get("worth", 0.0)
+    if not isinstance(price, (int, float)) or not isinstance(worth, (int, float)):
+        return ""
+    return f"its GPUs cost {price:.2g} now, and it is worth {worth:.2g} to the policy"
 
 
 def time_in_words(seconds: object, now: datetime | None) -> str:

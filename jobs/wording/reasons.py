@@ -249,6 +249,14 @@ def _team_limit(facts: Facts) -> str:
     return f"Team {team} may use {amount_in_words('gpus', facts.detail.get('gpus', 0))} at a time."
 
 
+def _outbid(facts: Facts) -> str:
+    price = facts.detail.get("price")
+    worth = facts.detail.get("worth")
+    if not isinstance(price, (int, float)) or not isinstance(worth, (int, float)) or worth <= 0:
+        return "GPUs are free, but it is worth nothing to the policy."
+    return f"GPUs are free, but cost {price / worth:.2g} times what it is worth to the policy."
+
+
 def _text(text: str) -> Words:
     """Return words that are the same whatever the facts."""
     return lambda facts: text
@@ -266,6 +274,7 @@ REASONS: Mapping[str, Reason] = {
     "reserved": Reason(
         _reserved, _text("Wait, or clone it with a greater priority or tardiness_weight.")
     ),
+    "outbid": Reason(_outbid, _text("Wait, or clone it with a greater priority or weight.")),
     "awaiting_profile": Reason(
         _awaiting_profile, _text("Wait, or clone it with profiling: first_run.")
     ),

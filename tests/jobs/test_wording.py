@@ -17,6 +17,7 @@ CODES = {str(code) for code in (*WaitCode, *RejectCode)} | OWN_CODES
 LATER_S = datetime(2027, 1, 15, 22, 0, tzinfo=UTC).timestamp()
 LONGEST = {
     "nodes": ["n", "m", "o", "p"], "jobs": ["x", "y", "z"], "watts": 12345.6, "gpus": 2,
+    "price": 1e-4, "worth": 1e-9,
     "from_s": LATER_S, "retry_s": LATER_S, "why": "exit code 1",
     "missing": ["zone=a", "ssd", "rack=7"], "offered": ["zone=b", "nvme", "rack=8"],
     "lacks": [["memory_gb", 1024.0, 512.0], ["cores", 4.0, 2.0]],

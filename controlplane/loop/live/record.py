@@ -264,6 +264,8 @@ def waiting_detail(entry: Waiting, snapshot: Snapshot) -> dict[str, Any]:
         "nodes": list(entry.nodes),
         "jobs": list(entry.jobs),
         "watts": entry.watts,
+        "price": _two_digits(entry.price),
+        "worth": _two_digits(entry.worth),
         "missing": list(entry.missing),
         "offered": list(entry.offered),
         "from_s": None if entry.from_s is None else round(entry.from_s / 60.0) * 60,
@@ -273,6 +275,11 @@ def waiting_detail(entry: Waiting, snapshot: Snapshot) -> dict[str, Any]:
         "needs": _needs(entry, snapshot),
     }
     return {name: value for name, value in given.items() if value}
+
+
+def _two_digits(value: float | None) -> float | None:
+    """Return a number to two digits, so that a reason is not written anew for each small change."""
+    return None if value is None else float(f"{value:.2g}")
 
 
 def _needs(entry: Waiting, snapshot: Snapshot) -> list[str]:
