@@ -47,6 +47,7 @@ BUILT_IN: Mapping[str, str] = {
     "hierarchical": "policies.gavel.hierarchical:Hierarchical",
     "allox": "policies.gavel.allox:AlloX",
     "gandiva": "policies.gavel.gandiva:Gandiva",
+    "hadar": "policies.hadar.hadar:Hadar",
 }
 """Name -> "module:class", best first for lists."""
 

@@ -34,6 +34,8 @@ VARIANTS: tuple[Variant, ...] = (
     ("min_cost", {"objective": "published", "floor": 0.0, "fill": True}),
     ("min_cost", {"slos": True, "floor": 0.0}),
     ("hierarchical", {"inside": "fifo"}),
+    ("hadar", {"exact_up_to": 0}),
+    ("hadar", {"utility": "effective_throughput", "fill": False}),
 )
 CHECKS = {
     name: check
