@@ -36,6 +36,7 @@ VARIANTS: tuple[Variant, ...] = (
     ("hierarchical", {"inside": "fifo"}),
     ("hadar", {"exact_up_to": 0}),
     ("hadar", {"utility": "effective_throughput", "fill": False}),
+    ("tiresias", {"threshold_s": 0.0}),
 )
 CHECKS = {
     name: check
