@@ -110,7 +110,7 @@ class ClusterAdmin(OperatorAdmin):
         """Freeze the currency once there was a round: decisions and bills stay in it."""
         if obj and obj.rounds.exists():
             return (*self.readonly_fields, "currency")
-        return self.readonly_fields
+        return tuple(self.readonly_fields)
 
     def save_model(
         self, request: HttpRequest, obj: Cluster, form: ModelForm[Cluster], change: bool

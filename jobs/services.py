@@ -14,6 +14,7 @@ from clusters.models import Reason
 from controlplane.audit.record import record_values
 from jobs import kinds
 from jobs.assignment_lifecycle import LIVE
+from jobs.dependencies import in_job_file
 from jobs.lifecycle import IllegalJobMoveError, JobMove, JobState, check_move
 from jobs.models import Dependency, Job
 from jobs.moves import LostRaceError, move_job, note_job, note_jobs
@@ -77,7 +78,7 @@ def job_data(job: Job, dependencies: Iterable[Dependency] | None = None) -> dict
         "walltime": job.walltime_s,
         # A generated name does not go into a clone.
         "kind": job.kind.name if job.kind.name and _named(job.kind.name) == job.kind.digest else "",
-        "dependencies": [str(d) for d in others],
+        "dependencies": in_job_file(others),
         **{name: moment.isoformat() for name, moment in times.items() if moment},
     }
     return {name: value for name, value in data.items() if value not in (None, "", [], {})}

@@ -89,7 +89,7 @@ def _unsettled_kinds(cluster: Cluster, offered: Offers) -> set[int]:
     kinds.update(set(with_speeds.values_list("kind_id", flat=True)) - known)
 
     # 3. Kinds of which a node here can measure another configuration.
-    measurable = set()
+    measurable: set[Configuration] = set()
     for offer in offered.now:
         measurable.update((offer.type_id, gpus) for gpus in range(1, offer.gpus + 1))
     by_kind = waiting.filter(repeatable=True).order_by().values_list("kind_id")

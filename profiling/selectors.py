@@ -278,7 +278,7 @@ def throughputs(
 
 def every_count(largest: Mapping[str, int]) -> list[Config]:
     """Return every number of GPUs of each type, up to that of the type's largest node."""
-    configurations = []
+    configurations: list[Config] = []
     for gpu_type, most in largest.items():
         configurations += [(gpu_type, gpus) for gpus in range(1, most + 1)]
     return configurations

@@ -17,7 +17,7 @@ from django.test import Client
 from controlplane.execution.protocol.app import AgentProtocol
 from controlplane.execution.protocol.calls import PREFIX
 from controlplane.execution.protocol.threads import Pools, Threads
-from controlplane.web.credentials.whose import Credential
+from controlplane.web.credentials.users import Credential
 from controlplane.web.http.asgi import App, ThreadedHandler
 
 P = ParamSpec("P")

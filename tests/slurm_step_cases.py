@@ -105,6 +105,30 @@ test $next -gt $SLURM_JOB_ID && echo greater
 until test -e done; do sleep 0.2; done
 sbatch inner.sh | grep -c '^Submitted batch job [0-9]*$'
 """
+OF_NODES = """sinfo -h -o "%D %a %l"
+sinfo -h -N -o "%N %c %D"
+sinfo -h -n n1 -o "%G %f %z"
+sinfo -h -o "%N|%.5D|%G" -n n[1-2]
+sinfo -n n2 -o "%10N|%5D|%c"
+sinfo -h -p none; echo $?
+sinfo -t busy; echo $?
+"""
+OF_DEPENDENCIES = """cat > later.sh <<'END'
+#!/bin/bash
+END
+t() {
+  next=$(sbatch --parsable -o none -d "$1" later.sh)
+  squeue -h -j $next -o %E | sed "s/$SLURM_JOB_ID/N/g"
+  scontrol -o show job $next | tr ' ' '\\n' | grep ^Dependency | sed "s/$SLURM_JOB_ID/N/g"
+  scancel $next
+}
+t after:$SLURM_JOB_ID+5
+t afterok:$SLURM_JOB_ID
+t afterany:$SLURM_JOB_ID
+scontrol update JobId=$SLURM_JOB_ID; echo $?
+scontrol update JobId=99999 Priority=0; echo $?
+scontrol update JobId=$SLURM_JOB_ID NoSuch=1; echo $?
+"""
 OF_GPUS = "env | grep -E 'SLURM.*GPU|^ENVIRONMENT' | sed 's/JOB_GPUS=.*,.*/two/' | sort\n"
 """Which GPUs of the node a job has is chance, unless it has all."""
 
@@ -119,6 +143,7 @@ STEP_CASES: tuple[Case, ...] = (
          *FAST, "--gpus-per-task=2", "-n2"),
     case("gpus by binding", f"env | grep -E 'SLURM.*GPU' | sort\nsrun bash -c '{TELL}' | sort\n",
          *FAST, "--gres=gpu:4", "--gpu-bind=single:1", "-n2"),
+    case("gpus of an exclusive job", OF_GPUS, *FAST, "--exclusive", "--gres=gpu:1"),
     case("no gpus", OF_GPUS, *FAST),
     case("gpus of steps", QUIET + GPU_STEPS, *FAST, "--gres=gpu:V100:4", "-n4"),
     case("gpus of steps at a time", QUIET + AT_A_TIME.format("--exact --gpus=1")
@@ -128,6 +153,8 @@ STEP_CASES: tuple[Case, ...] = (
     case("lists of nodes", LISTS, ONE),
     case("a script in the queue", QUIET + ITSELF, ONE, "-n2", "-Jitself", "-t5"),
     case("a script submits another", QUIET + ANOTHER, ONE),
+    case("nodes by sinfo", QUIET + OF_NODES, ONE),
+    case("dependencies that are shown", QUIET + OF_DEPENDENCIES, ONE),
     case("user of a script", 'test "$SLURM_JOB_UID:$SLURM_JOB_GID" = "$(id -u):$(id -g)" && echo me'
          '\ntest "$SLURM_TASK_PID" = $$ && echo own\n', ONE),
 )  # fmt: skip

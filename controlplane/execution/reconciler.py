@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from clusters.events import request_reschedule
 from clusters.intervals import after_lease_s, intervals_of
-from clusters.models import Cluster, Node, NodeEvent, Reason
+from clusters.models import Cluster, Node, NodeEvent, Reason, RescheduleEvent
 from clusters.models.nodes import State
 from controlplane.execution.moves import move_assignment
 from controlplane.execution.outcomes import (
@@ -39,13 +39,14 @@ from controlplane.execution.silence import (
 from controlplane.web.logs.structured import bound
 from controlplane.web.storage.watch import THIS_MACHINE, Watch
 from jobs.assignment_lifecycle import HELD_BY_AGENT, LIVE, AssignmentMove
-from jobs.dependencies import impossible
+from jobs.dependencies import impossible, unsatisfied
 from jobs.launch_outcome import LONGEST_BACKOFF_S
 from jobs.lifecycle import PLACED, JobState
-from jobs.models import UNFINISHED, Assignment, Dependency, Job
+from jobs.models import UNFINISHED, Assignment, Condition, Dependency, Job
 from jobs.moves import LostRaceError, lock_assignment
 from jobs.wording.reasons import RESTING
 from loadmaster.protocol import AssignmentState, Intervals, ReasonClass
+from policies.contract.plan import WaitCode
 
 log = logging.getLogger(__name__)
 
@@ -86,6 +87,7 @@ def _reconcile(cluster: Cluster, now: datetime, watch: Watch) -> int:
         + _lose_nodes(silence, clock)
         + _end_drains(cluster, now)
         + _end_backoffs(cluster, now)
+        + _notice_starts(cluster, now)
         + _fail_never_ready(cluster, now)
         + _mend_jobs(cluster, now)
     )
@@ -197,6 +199,28 @@ def _end_backoffs(cluster: Cluster, now: datetime) -> int:
         if rested:
             request_reschedule(cluster, Reason.LEFTOVER)
     return rested
+
+
+def _notice_starts(cluster: Cluster, now: datetime) -> int:
+    """Ask for a round if a job waits no longer for the start of another one, or the time after it.
+
+    Ends of jobs ask for rounds themselves; starts do not, for few jobs wait for one.
+    """
+    links = Dependency.objects.filter(job=OuterRef("pk"))
+    ready = Job.objects.filter(
+        Exists(links.filter(condition=Condition.AFTER)),
+        ~Exists(links.filter(unsatisfied(now))),
+        UNFINISHED,
+        cluster=cluster,
+        state=JobState.QUEUED,
+        waiting_code=WaitCode.DEPENDENCY,
+    )
+    job = ready.order_by("pk").first()
+    is_asked = RescheduleEvent.objects.filter(cluster=cluster, round=None).exists()
+    if job is None or is_asked:
+        return 0
+    request_reschedule(cluster, Reason.LEFTOVER, job=job)
+    return 1
 
 
 def _fail_overdue(cluster: Cluster, now: datetime) -> int:

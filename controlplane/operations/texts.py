@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
 
-PACKAGES = ("clusters", "controlplane", "jobs", "loadmaster", "policies", "profiling")
+PACKAGES = ("clusters", "controlplane", "foundation", "jobs", "loadmaster", "policies", "profiling")
 
 SHOWN_ATTRIBUTES = frozenset(
     {"alt", "aria-label", "data-confirm", "data-confirm-yes", "placeholder", "title"}
@@ -36,7 +36,7 @@ class Text:
 
 def texts(root: Path) -> list[Text]:
     """Return all texts under the project's folder, by file and line."""
-    found = []
+    found: list[Text] = []
     for package in PACKAGES:
         for path in (root / package).rglob("*.py"):
             if "migrations" not in path.parts:

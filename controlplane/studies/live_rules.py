@@ -22,11 +22,14 @@ def with_rules(workload: Mapping[str, Any]) -> dict[str, Any]:
             arrays[str(job.array_id)] = job.array
 
     # 2. Each job with its rules.
-    conditions = _dependencies(live_jobs, arrays)
+    conditions, one_suffices = _dependencies(live_jobs, arrays)
     jobs = []
     for written in workload["jobs"]:
         job_id = written["id"]
-        jobs.append({**written, **_rules_of(live_jobs[job_id], conditions[job_id])})
+        fields = _rules_of(live_jobs[job_id], conditions[job_id])
+        if job_id in one_suffices:
+            fields["one_suffices"] = True
+        jobs.append({**written, **fields})
 
     # 3. Most elements of an array that run at once, by array.
     result = {**workload, "jobs": jobs}
@@ -50,8 +53,12 @@ def _rules_of(job: Job, conditions: Mapping[str, str]) -> dict[str, Any]:
 
 def _dependencies(
     live_jobs: Mapping[str, Job], arrays: Iterable[str]
-) -> Mapping[str, dict[str, str]]:
-    """Conditions by waiting job, and by the job or array that it waits for."""
+) -> tuple[Mapping[str, dict[str, str]], set[str]]:
+    """Conditions by waiting job, and by the job or array that it waits for.
+
+    And the jobs for which one of their conditions suffices. One of whose jobs the workload lacks
+    some waits for none: these may have been the ones that let it start.
+    """
     # 1. Arrays of which the workload has all elements.
     elements = Job.objects.filter(array__in=list(arrays)).values_list("array", "pk")
     incomplete = {str(array) for array, pk in elements if str(pk) not in live_jobs}
@@ -59,8 +66,16 @@ def _dependencies(
 
     # 2. Dependencies on what the workload has.
     conditions: dict[str, dict[str, str]] = defaultdict(dict)
-    links = Dependency.objects.filter(job__in=list(live_jobs))
-    for job, on_job, on_array, condition in links.values_list("job", "on", "on_array", "condition"):
-        if str(on_job) in live_jobs or str(on_array) in complete:
-            conditions[str(job)][str(on_job or on_array)] = condition
-    return conditions
+    one_suffices = set[str]()
+    lacking = set[str]()
+    for link in Dependency.objects.filter(job__in=list(live_jobs)):
+        job = str(link.job_id)
+        is_known = str(link.on_id) in live_jobs or str(link.on_array_id) in complete
+        if link.alternative:
+            (one_suffices if is_known else lacking).add(job)
+        if is_known:
+            condition = link.condition_text
+            conditions[job][str(link.on_id or link.on_array_id)] = condition
+    for job in lacking:
+        conditions.pop(job, None)
+    return conditions, one_suffices - lacking

@@ -2,10 +2,10 @@
 
 from celery import shared_task
 
-from controlplane.studies.forecasts import forecast_round
 from controlplane.studies.running.runner import run_next
 from controlplane.studies.running.workers import hint_simulations
-from jobs.forecasts.rounds import simulate_paced
+from controlplane.studies.simulated_starts import forecast_round
+from jobs.forecasts.scheduled_starts import simulate_paced
 
 
 @shared_task

@@ -11,6 +11,8 @@ from experiments.bench.andreas import gap, randomized_greedy, trade_offs
 from experiments.bench.batch import by_size, dispatchers, easy, run_times
 from experiments.bench.figures import show
 from experiments.bench.gavel import shares, traces
+from experiments.bench.hadar import decisions, optimum
+from experiments.bench.hadar import traces as philly
 from experiments.bench.profiling import exploration, first_run
 from experiments.bench.simulation import forecasts, simulator, what_if, workloads
 
@@ -24,6 +26,9 @@ if __name__ == "__main__":
     show(simulator.figures(million=whole))
     show(what_if.figures())
     traces.main([])
+    decisions.main([])
+    show(optimum.figures())
+    philly.main([])
     show(easy.figures(whole=whole))
     show(by_size.figures())
     first_run.main([])

@@ -13,7 +13,7 @@ from django.db.models import F
 
 from controlplane.web.storage.bulk import insert
 from jobs.forecasts.calibration import SCORED, Calibration, Interval, Score, StartedJob, has_moved
-from jobs.forecasts.starts import TELLS, newest
+from jobs.forecasts.expected_starts import TELLS, newest
 from jobs.models import UNFINISHED, Forecast, Job
 from policies.contract.plan import Expected
 

@@ -1,6 +1,7 @@
 """Teams, jobs and their kinds, assignments, and what happened to them."""
 
 from jobs.models.arrays import (
+    NO_DELAY,
     Condition,
     Dependency,
     JobArray,
@@ -29,8 +30,8 @@ from jobs.models.run_times import RunTimeHistory
 from jobs.models.teams import Membership, Secret, Team, TeamRole
 
 __all__ = [
-    "QUEUE_ORDER", "UNFINISHED", "Assignment", "AssignmentEvent", "AssignmentSlot", "Attempt",
-    "Condition", "Dependency", "Forecast", "IdempotencyKey", "Job", "JobArray", "JobCounter",
-    "JobEvent", "Kind", "LogChunk", "Membership", "ProgressPoint", "RunTimeHistory", "Secret",
-    "Team", "TeamRole", "UnfinishedArray", "UsagePoint",
+    "NO_DELAY", "QUEUE_ORDER", "UNFINISHED", "Assignment", "AssignmentEvent", "AssignmentSlot",
+    "Attempt", "Condition", "Dependency", "Forecast", "IdempotencyKey", "Job", "JobArray",
+    "JobCounter", "JobEvent", "Kind", "LogChunk", "Membership", "ProgressPoint",
+    "RunTimeHistory", "Secret", "Team", "TeamRole", "UnfinishedArray", "UsagePoint",
 ]  # fmt: skip

@@ -1,6 +1,7 @@
 """Arrays of jobs, and what a job waits for: another job, or an array."""
 
 import uuid
+from datetime import timedelta
 
 from django.db import models
 
@@ -66,15 +67,19 @@ class UnfinishedArray(models.Model):
 
 
 class Condition(models.TextChoices):
-    """End of a job that another one waits for."""
+    """End of a job that another one waits for; of AFTER its start, or its end without a start."""
 
+    AFTER = "after"
     AFTEROK = "afterok"
     AFTERANY = "afterany"
     AFTERNOTOK = "afternotok"
 
 
+NO_DELAY = timedelta(0)
+
+
 class Dependency(models.Model):
-    """Job that waits until another one, or all of an array, has ended as `condition` says."""
+    """Job that waits until another one, or all of an array, has done as `condition` says."""
 
     job = models.ForeignKey(
         "Job", on_delete=models.CASCADE, db_column="from_job_id", related_name="dependency_links"
@@ -93,6 +98,10 @@ class Dependency(models.Model):
     condition = models.CharField(
         max_length=10, choices=Condition.choices, default=Condition.AFTEROK
     )
+    delay = models.DurationField(default=NO_DELAY, help_text="Time that must pass after the start")
+    alternative = models.BooleanField(
+        default=False, help_text="One of several, of which one suffices"
+    )
 
     class Meta:
         db_table = "jobs_job_dependencies"
@@ -107,4 +116,27 @@ class Dependency(models.Model):
     def __str__(self) -> str:
         """The dependency as in a job file."""
         prefix = "" if self.condition == Condition.AFTEROK else f"{self.condition}:"
-        return f"{prefix}{self.on_id or self.on_array_id}"
+        return f"{prefix}{self.on_id or self.on_array_id}{self._minutes}"
+
+    @property
+    def numbered(self) -> str:
+        """The dependency as Slurm writes it: afterok:12, after:12+10, or afterok:12_3."""
+        if self.on is None:
+            number = str(self.on_array.number if self.on_array else 0)
+        elif self.on.array is None:
+            number = str(self.on.number)
+        else:
+            number = f"{self.on.array.number}_{self.on.array_index}"
+        return f"{self.condition}:{number}{self._minutes}"
+
+    @property
+    def condition_text(self) -> str:
+        """The condition with the minutes after the start: afterok, or after+10."""
+        return f"{self.condition}{self._minutes}"
+
+    @property
+    def _minutes(self) -> str:
+        """Minutes after the start, such as +10; "" without any."""
+        if self.condition != Condition.AFTER or not self.delay:
+            return ""
+        return f"+{self.delay // timedelta(minutes=1)}"

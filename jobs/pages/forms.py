@@ -59,7 +59,9 @@ class JobForm(TypedForm):
         placeholder="0-99:2%10",
     )
     dependencies = _text(
-        "Waits for", "Ids of jobs or arrays that must complete first; with afterany:ID, end first."
+        "Waits for",
+        "Ids of jobs or arrays that must complete first; with afterany:ID, end first; with"
+        " after:ID, start first. ID?ID: one of them is enough.",
     )
 
     runtime = forms.ChoiceField(label="Runtime", required=False, choices=[(r, r) for r in RUNTIMES])

@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from controlplane.web.pages import formats
 from jobs.assignment_lifecycle import LIVE
-from jobs.forecasts.starts import FirstForecast, first_forecast
+from jobs.forecasts.expected_starts import FirstForecast, first_forecast
 from jobs.lifecycle import MOVES, JobMove, JobState
 from jobs.logs import HELD, STREAMS
 from jobs.models import Assignment, AssignmentSlot, Job, JobEvent, LogChunk, ProgressPoint

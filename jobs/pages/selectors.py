@@ -22,9 +22,9 @@ from controlplane.web.operators import is_operator
 from controlplane.web.pages import formats
 from jobs.arrays.selectors import first_of_array
 from jobs.assignment_lifecycle import LIVE
+from jobs.forecasts.expected_starts import Expected, starts_of
 from jobs.forecasts.intervals import UnknownRunTime
 from jobs.forecasts.run_times import unknown_run_times
-from jobs.forecasts.starts import Expected, starts_of
 from jobs.lifecycle import SHOWN_AS_RUNNING, SHOWN_AS_WAITING, JobState
 from jobs.models import QUEUE_ORDER, Assignment, AssignmentSlot, Job, Kind, Team
 from jobs.selectors import (

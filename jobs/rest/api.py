@@ -25,8 +25,8 @@ from controlplane.web.models import Scope
 from controlplane.web.rest.strict import FlagFilter, StrictView, flag_of
 from jobs import services
 from jobs.arrays.selectors import first_of_array, states_of
+from jobs.forecasts.expected_starts import first_forecast, starts_of
 from jobs.forecasts.run_times import unknown_run_times
-from jobs.forecasts.starts import first_forecast, starts_of
 from jobs.lifecycle import ACTIVE, JobState
 from jobs.logs import BadCursor, read_log
 from jobs.models import UNFINISHED, Job
@@ -293,6 +293,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("arrays/<uuid:array_id>/<slug:verb>/", arrays_api.ArrayActionView.as_view()),
     path("script/jobs/", script_api.ScriptJobsView.as_view(), name="script-jobs"),
     path("script/jobs/<str:reference>/<slug:verb>/", script_api.ScriptActionView.as_view()),
+    path("script/nodes/", script_api.ScriptNodesView.as_view(), name="script-nodes"),
     path("me/", people_api.MeView.as_view(), name="me"),
     path("teams/", teams_api.TeamsView.as_view(), name="teams"),
     path("teams/<slug:team>/", teams_api.TeamView.as_view(), name="team"),

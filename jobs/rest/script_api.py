@@ -1,15 +1,15 @@
-"""REST for the programs of running scripts: squeue, scancel, scontrol and sbatch.
+"""REST for the programs of running scripts: squeue, sacct, sinfo, scancel, scontrol and sbatch.
 
 The credential is a launch's token (`jobs.launch_tokens`). It gives access to its user's own jobs of
 the launch's team, and to nothing else: no secrets, no logs, no actions of operators.
 """
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, cast
 
 from django.contrib.auth.models import User
 from django.db.models import Q, QuerySet
-from django.utils import timezone
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.authentication import BaseAuthentication
@@ -25,9 +25,10 @@ from jobs.arrays.actions import array_act
 from jobs.arrays.selectors import element_of
 from jobs.launch_tokens import launch_of
 from jobs.lifecycle import ACTIVE, JobState
-from jobs.models import Assignment, Job, JobArray
+from jobs.models import UNFINISHED, Assignment, Job, JobArray
 from jobs.numbers import arrays_with_numbers, jobs_with_numbers
-from jobs.selectors import live_assignments, visible_jobs
+from jobs.rest.script_rows import node_rows, rows_of
+from jobs.selectors import visible_jobs
 from jobs.submission.refusals import JobConflict
 from jobs.submission.validation import JobInvalid
 from loadmaster.slurm.scripts.numbers import read_number
@@ -81,16 +82,32 @@ class _ScriptView(StrictView):
 class ScriptJobsView(_ScriptView):
     """Own jobs of a script's user in the script's team."""
 
-    @extend_schema(exclude=True, parameters=[OpenApiParameter("numbers", str)])
+    @extend_schema(
+        exclude=True,
+        parameters=[
+            OpenApiParameter("numbers", str),
+            OpenApiParameter("since_s", float),
+            OpenApiParameter("usage", str, enum=["memory"]),
+        ],
+    )
     def get(self, request: Request) -> Response:
-        """List those of `numbers` (1,2,3_4), or all that are not over."""
+        """List those of `numbers` (1,2,3_4), or all that are not over.
+
+        `since_s`: those too that have ended after this moment, in epoch seconds. `usage`: with the
+        most memory that each has used.
+        """
         numbers = request.query_params.get("numbers", "")
+        since = _moment(request.query_params.get("since_s", ""))
         jobs = self.own_jobs()
         if numbers:
             jobs = jobs.filter(_of_references(jobs, numbers.split(",")[:MOST_NUMBERS]))
+        elif since is not None:
+            jobs = jobs.filter(Q(completed_at__gte=since) | UNFINISHED)
         else:
             jobs = jobs.filter(state__in=sorted(map(str, ACTIVE)))
-        return Response({"jobs": _rows(list(jobs.order_by("number")[:MOST_ROWS]))})
+        found = list(jobs.order_by("number")[:MOST_ROWS])
+        measured = request.query_params.get("usage", "") == "memory"
+        return Response({"jobs": rows_of(found, measured=measured)})
 
     @extend_schema(exclude=True, request=OpenApiTypes.OBJECT)
     def post(self, request: Request) -> Response:
@@ -111,6 +128,15 @@ class ScriptJobsView(_ScriptView):
         number = submission.job.number if array is None else array.number
         answer = {"number": number, "warnings": list(submission.warnings)}
         return Response(answer, status=201)
+
+
+class ScriptNodesView(_ScriptView):
+    """Nodes of a script's cluster, without the jobs on them."""
+
+    @extend_schema(exclude=True)
+    def get(self, request: Request) -> Response:
+        """List the nodes that run jobs of production, by name."""
+        return Response({"nodes": node_rows(self.job.cluster)})
 
 
 class ScriptActionView(_ScriptView):
@@ -177,58 +203,12 @@ def _named(jobs: QuerySet[Job], reference: str) -> Job | JobArray | None:
     return jobs.get(pk=job) if job else None
 
 
-def _rows(jobs: list[Job]) -> list[dict[str, Any]]:
-    """Return jobs in the form that `loadmaster.slurm.programs.listing.Row` describes."""
-    nodes: dict[Any, list[str]] = {}
-    for assignment in live_assignments().filter(job__in=[job.pk for job in jobs]):
-        nodes.setdefault(assignment.job_id, []).append(assignment.node.name)
-    codes = _exit_codes(jobs)
-    return [_row(job, nodes.get(job.pk, []), codes.get(job.pk)) for job in jobs]
-
-
-def _exit_codes(jobs: list[Job]) -> dict[Any, int]:
-    """Return the exit code of the last launch of each job that is over."""
-    ended = [job.pk for job in jobs if job.is_over]
-    rows = Assignment.objects.filter(job__in=ended, rank=0, exit_code__isnull=False)
-    codes: dict[Any, int] = {}
-    for job, code in rows.order_by("created_at").values_list("job", "exit_code"):
-        if code is not None:
-            codes[job] = code  # that of a later launch replaces an earlier one's
-    return codes
-
-
-def _row(job: Job, nodes: list[str], exit_code: int | None) -> dict[str, Any]:
-    now = timezone.now()
-    end = job.completed_at or now
-    array = job.array
-    return {
-        "number": job.number,
-        "array": None if array is None else array.number,
-        "index": job.array_index,
-        "at_once": None if array is None else array.at_once,
-        "name": job.name,
-        "user": job.user.get_username(),
-        "cluster": job.cluster.name,
-        "state": job.state,
-        "waiting": job.waiting_code,
-        "failure": job.failure_reason[:200],
-        "nodes": nodes,
-        "node_count": len(nodes) or job.nodes or 1,
-        "units": job.units,
-        "cores": job.cores * job.units,
-        "memory_gb": job.memory_gb * job.units,
-        "gpus": job.gpus_max,
-        "priority": job.priority,
-        "restarts": max(0, job.fence - 1),
-        "exit_code": exit_code,
-        "submitted_s": job.submitted_at.timestamp(),
-        "begin_s": job.begin_at.timestamp() if job.begin_at else None,
-        "started_s": job.started_at.timestamp() if job.started_at else None,
-        "ended_s": job.completed_at.timestamp() if job.completed_at else None,
-        "run_s": (end - job.started_at).total_seconds() if job.started_at else 0.0,
-        "walltime_s": job.walltime_s,
-        "folder": job.folder,
-        "output": job.output,
-        "error_output": job.error_output or job.output,
-        "preemptible": job.preemptible,
-    }
+def _moment(text: str) -> datetime | None:
+    """Return the moment of epoch seconds; None for no text. Raises ValidationError."""
+    if not text:
+        return None
+    try:
+        return datetime.fromtimestamp(float(text), UTC)
+    except (ValueError, OverflowError, OSError):
+        problem = "must be seconds since 1970, such as 1767225600"
+        raise ValidationError({"since_s": [problem]}) from None

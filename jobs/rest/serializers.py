@@ -309,7 +309,8 @@ class JobInput(serializers.Serializer[Any]):
     labels = serializers.ListField(child=serializers.CharField())
     dependencies = serializers.ListField(
         child=serializers.CharField(),
-        help_text="Ids of jobs, arrays or elements (ID_3), or afterany:ID, afternotok:ID",
+        help_text="Ids of jobs, arrays or elements (ID_3), or afterany:ID, afternotok:ID,"
+        " after:ID+MINUTES; ID?ID: one of them",
     )
     array = serializers.CharField(
         help_text="Indices such as 0-99:2 or 1,3,5-9: a job for each; %10: at most 10 at a time"

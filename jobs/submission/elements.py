@@ -8,6 +8,7 @@ import copy
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from jobs.lifecycle import JobState
@@ -50,7 +51,7 @@ class Elements:
         request.job.array = array
         request.job.array_index = indices[0]
 
-        waits = _waits(request.dependencies, request.of_index)
+        waits = _waits(request)
         unfinished = None
         if len(indices) < array.size:
             kept = {"element": _form(request.job), "warnings": list(request.warnings), **waits}
@@ -110,15 +111,18 @@ def _element(form: Mapping[str, Any]) -> Job:
     return element
 
 
-def _waits(
-    dependencies: Iterable[Dependency], of_index: Mapping[int, Sequence[uuid.UUID]]
-) -> dict[str, Any]:
+def _waits(request: JobRequest) -> dict[str, Any]:
     """Return as JSON what all elements wait for, and what those of an index wait for besides."""
+    dependencies = []
+    for one in request.dependencies:
+        delay_s = one.delay.total_seconds()
+        others = _text(one.on_id), _text(one.on_array_id)
+        dependencies.append([*others, str(one.condition), delay_s])
+    of_index = {str(index): list(map(str, jobs)) for index, jobs in request.of_index.items()}
     return {
-        "dependencies": [
-            [_text(one.on_id), _text(one.on_array_id), str(one.condition)] for one in dependencies
-        ],
-        "of_index": {str(index): list(map(str, jobs)) for index, jobs in of_index.items()},
+        "dependencies": dependencies,
+        "of_index": of_index,
+        "one_suffices": request.one_suffices,
     }
 
 
@@ -127,15 +131,19 @@ def _text(key: uuid.UUID | None) -> str | None:
 
 
 def _dependencies(jobs: Iterable[Job], waits: Mapping[str, Any]) -> list[Dependency]:
-    """Return the dependencies of these elements."""
+    """Return the dependencies of these elements. `waits` may be of an older version."""
     found = []
     for job in jobs:
-        for on, on_array, condition in waits["dependencies"]:
+        for on, on_array, condition, *delays_s in waits["dependencies"]:
             one = Dependency(job=job, on_id=_key(on), on_array_id=_key(on_array))
             one.condition = condition
+            if delays_s:
+                one.delay = timedelta(seconds=delays_s[0])
             found.append(one)
         for on in waits["of_index"].get(str(job.array_index), ()):
             found.append(Dependency(job=job, on_id=_key(on)))
+    for one in found:
+        one.alternative = waits.get("one_suffices", False)
     return found
 
 

@@ -1,6 +1,6 @@
 """Feasibility: jobs that no node of a cluster could ever serve are refused."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -384,6 +384,23 @@ class Inventory:
             self._capacities[cluster.pk] = _read_capacities(cluster)
             caches["process"].set(_cache_key(cluster), self._capacities[cluster.pk], SEEN_S)
         return self._capacities[cluster.pk]
+
+    def gpus_of_nodes(
+        self, cluster: Cluster, types: Collection[str], labels: Collection[str]
+    ) -> int:
+        """Return the GPUs of each node with one of these types and with these labels.
+
+        0 if they have different numbers. Without types the nodes without GPUs count too. A label
+        may be the name of a type.
+        """
+        known_types = {name.casefold() for name in types}
+        numbers = set[int]()
+        for node in self.capacities(cluster):
+            gpu_type = node.gpu_type.casefold()
+            is_of_type = not known_types or gpu_type in known_types
+            if is_of_type and satisfied(labels, {*node.labels, node.gpu_type, gpu_type}):
+                numbers.add(node.gpus - node.broken_gpus)
+        return numbers.pop() if len(numbers) == 1 else 0
 
     def kinds(self, names: Mapping[KindKey, str]) -> Mapping[KindKey, Kind]:
         """Return the kinds of these keys, created if new; `names` are the users' own, or ""."""

@@ -3,14 +3,15 @@
 import math
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta, tzinfo
 from difflib import get_close_matches
 
 from loadmaster import shell_words
 from loadmaster.slurm.options.constraints import ALTERNATIVE
 from loadmaster.slurm.options.reading import NAMED, text_problems
-from loadmaster.slurm.options.values import SINGLETON, ValueFormatError, end_signal
+from loadmaster.slurm.options.values import OR, SINGLETON, ValueFormatError, end_signal
 
 ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _REGISTRY = r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d{1,5})?"
@@ -27,10 +28,14 @@ DURATION = re.compile(
 )
 JOB_ID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 ELEMENT = r"(?:_\d{1,9}|\[\d{1,9}\])"
-DEPENDENCY = re.compile(
-    rf"{SINGLETON}|"
-    rf"(?:(?:afterok|afterany|afternotok|aftercorr):)?(?:{JOB_ID.pattern}|\d{{1,19}}){ELEMENT}?"
+_REFERENCE = rf"(?:{JOB_ID.pattern}|\d{{1,19}}){ELEMENT}?"
+_DEPENDENCY = (
+    rf"(?:{SINGLETON}|"
+    rf"(?:(?:afterok|afterany|afternotok|aftercorr):)?{_REFERENCE}|"
+    rf"after:{_REFERENCE}(?:\+\d{{1,6}})?)"
 )
+DEPENDENCY = re.compile(rf"{_DEPENDENCY}(?:{re.escape(OR)}{_DEPENDENCY}){{0,99}}")
+"""Dependency, or several of which one suffices."""
 RANGE = re.compile(r"\s*(\d{1,9})\s*(?:\.\.|-)\s*(\d{1,9})\s*")
 RESERVED = "LOADMASTER_"
 
@@ -275,22 +280,49 @@ def gpu_range(value: object, *, most: int) -> tuple[int, int]:
     return count, count
 
 
-def dependencies(value: object) -> dict[str, str]:
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """Condition by reference of a job or array, and delays of `after` by reference.
+
+    `one_suffices`: the job waits for one of them, not for all.
+    """
+
+    by_reference: Mapping[str, str]
+    delays: Mapping[str, timedelta]
+    one_suffices: bool = False
+
+
+def dependencies(value: object) -> Conditions:
     """Conditions by id or number of a job or array, or ID_3 for an element; afterok unless said.
 
-    Read from a list such as [ID, "afterany:ID", "afterok:ID_3"], where ID[3] is ID_3. `singleton`,
-    for all earlier jobs of the user with the job's name, has itself as its condition.
+    Read from a list such as [ID, "afterany:ID", "afterok:ID_3"], where ID[3] is ID_3, or from one
+    text of alternatives, "afterok:ID?afterany:ID". `singleton`, for all earlier jobs of the user
+    with the job's name, has itself as its condition.
     """
-    found: dict[str, str] = {}
-    what = "ids of jobs, arrays or elements, such as afterany:ID or afterok:ID_3"
-    for item in words(value, pattern=DEPENDENCY, what=what):
-        condition, _, job = item.rpartition(":")
+    by_reference: dict[str, str] = {}
+    delays: dict[str, timedelta] = {}
+    what = "ids of jobs, arrays or elements, such as afterany:ID, after:ID+10 or afterok:ID_3"
+    items = words(value, pattern=DEPENDENCY, what=what)
+    one_suffices = any(OR in item for item in items)
+    if one_suffices:
+        if len(items) > 1:
+            remedy = "write one text a?b if one suffices, a list if all are needed"
+            raise FieldError(f"has {OR} and other entries beside it; {remedy}")
+        items = tuple(dict.fromkeys(items[0].split(OR)))
+    for item in items:
+        text, _, minutes = item.partition("+")
+        condition, _, job = text.rpartition(":")
+        condition = condition or "afterok"
         if job == SINGLETON:
             condition = SINGLETON
         job = job.lower().replace("[", "_").rstrip("]")
-        if found.setdefault(job, condition or "afterok") != (condition or "afterok"):
+        delay = timedelta(minutes=int(minutes or 0))
+        known = (by_reference.setdefault(job, condition), delays.setdefault(job, delay))
+        if known != (condition, delay):
             raise FieldError(f"job {job} is named twice, with different conditions")
-    return found
+    if one_suffices and SINGLETON in by_reference:
+        raise FieldError(f"has {SINGLETON} beside {OR}; {SINGLETON} goes with commas only")
+    return Conditions(by_reference, delays, one_suffices)
 
 
 def duration_s(value: object) -> float:

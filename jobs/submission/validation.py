@@ -20,8 +20,7 @@ from jobs.submission.array_expression import ArraySpec, array_indices
 from jobs.submission.feasibility import Demand, Infeasible, Inventory
 from jobs.submission.fields import FieldError
 from jobs.submission.quotas import above_limits
-from jobs.submission.sbatch.needs import move_gpu_types
-from jobs.submission.sbatch.translation import job_fields
+from jobs.submission.sbatch.on_cluster import job_on_cluster
 from jobs.submission.seats import wrong_seats
 from jobs.submission.shell_syntax import shell_warnings
 from jobs.submission.waits import Waits, waits_of
@@ -76,8 +75,8 @@ class JobInvalid(Exception):
 class JobRequest:
     """Validated request: unsaved `job` without owner and kind; `kind` is the user's name or "".
 
-    Elements of an array wait for `dependencies`, and each for the jobs `of_index` too. One that is
-    `test_only` is to be forecast, and not submitted.
+    Elements of an array wait for `dependencies`, and each for the jobs `of_index` too; for one of
+    all these if `one_suffices`. One that is `test_only` is to be forecast, and not submitted.
     """
 
     job: Job
@@ -87,6 +86,7 @@ class JobRequest:
     warnings: tuple[str, ...]
     array: ArraySpec | None = None
     of_index: Mapping[int, list[UUID]] = field(default_factory=dict)
+    one_suffices: bool = False
     test_only: bool = False
 
     @property
@@ -216,8 +216,9 @@ class _Reading:
             dependency.job = job
         warnings = tuple(self.warnings)
         return JobRequest(
-            job, kind, hold, tuple(waits.of_all), warnings, array, waits.of_index, self.test_only
-        )
+            job, kind, hold, tuple(waits.of_all), warnings, array, waits.of_index,
+            waits.one_suffices, self.test_only,
+        )  # fmt: skip
 
     # -- reading
 
@@ -241,13 +242,9 @@ class _Reading:
             return
         try:
             now = self.now.astimezone(zone)
-            submitted = job_fields(self.data["sbatch"], now, own=self.data)
+            submitted = job_on_cluster(self.data, now, cluster, self.inventory)
         except ScriptError as error:
             raise JobInvalid({**self.problems, "sbatch": list(error.problems)}) from None
-        if cluster and "labels" in submitted.fields:
-            nodes = self.inventory.capacities(cluster)
-            labels = frozenset[str]().union(*(node.labels for node in nodes))
-            move_gpu_types(submitted, self.inventory.gpu_types, labels)
         own = set(self.data)
         self.data = {**submitted.fields, **self.data}
         self.places = {n: place for n, place in submitted.places.items() if n not in own}
@@ -423,9 +420,9 @@ class _Reading:
         return {"due_at": due, "deadline_at": deadline, "begin_at": future}
 
     def _waits(self, cluster: Cluster | None, array: ArraySpec | None, name: str) -> Waits:
-        none: dict[str, str] = {}
+        none = fields.Conditions({}, {})
         conditions = self._read("dependencies", none, fields.dependencies)
-        if not conditions or cluster is None:
+        if not conditions.by_reference or cluster is None:
             return Waits()
         indices = array.indices if array else None
         waits = waits_of(self.user, cluster, conditions, indices, name)

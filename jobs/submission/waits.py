@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import reduce
 from operator import or_
 from uuid import UUID
@@ -14,9 +15,10 @@ from clusters.models import Cluster
 from jobs.arrays.selectors import element_of, states_of
 from jobs.dependencies import can_be_satisfied
 from jobs.lifecycle import ACTIVE
-from jobs.models import Condition, Dependency, Job, JobArray, UnfinishedArray
+from jobs.models import NO_DELAY, Condition, Dependency, Job, JobArray, UnfinishedArray
 from jobs.numbers import arrays_with_numbers, jobs_with_numbers
 from jobs.selectors import visible_jobs
+from jobs.submission.fields import Conditions
 from loadmaster.slurm.options.values import SINGLETON
 from loadmaster.slurm.scripts.numbers import read_number
 
@@ -32,28 +34,40 @@ MOST_OF_ONE_NAME = 200
 
 @dataclass(slots=True)
 class Waits:
-    """Dependencies of each of the submitted jobs, those of elements by index, and problems."""
+    """Dependencies of each of the submitted jobs, those of elements by index, and problems.
 
+    `one_suffices`: each job waits for one of them, not for all. `never`: dependencies that can
+    never be satisfied, in words.
+    """
+
+    one_suffices: bool = False
     of_all: list[Dependency] = field(default_factory=list)
     of_index: dict[int, list[UUID]] = field(default_factory=lambda: defaultdict(list))
     problems: list[str] = field(default_factory=list)
+    never: list[str] = field(default_factory=list)
+
+    def add(self, dependency: Dependency, delay: timedelta = NO_DELAY) -> None:
+        """Add a dependency of each job."""
+        dependency.delay = delay
+        dependency.alternative = self.one_suffices
+        self.of_all.append(dependency)
 
 
 def waits_of(
     user: User | AnonymousUser,
     cluster: Cluster,
-    conditions: Mapping[str, str],
+    wanted: Conditions,
     indices: Sequence[int] | None,
     name: str,
 ) -> Waits:
     """Return the dependencies of a job, or of the elements of an array.
 
-    `conditions`, by reference: the id or number of a job or array, with an index (ID_3) for an
+    `wanted`, by reference: the id or number of a job or array, with an index (ID_3) for an
     element; or `singleton`. `indices` are those of the submitted array, None for a single job;
     `name` is the job's.
     """
-    waits = Waits()
-    conditions = dict(conditions)
+    waits = Waits(wanted.one_suffices)
+    conditions = dict(wanted.by_reference)
     is_singleton = conditions.pop(SINGLETON, None) is not None
 
     # 1. Turn numbers into ids; a number that nothing visible has stays as it is.
@@ -78,6 +92,7 @@ def waits_of(
     # 3. Note the dependency of each condition, or the problem with it.
     for text, condition in conditions.items():
         base, index = references[text]
+        delay = wanted.delays.get(text, NO_DELAY)
         array = arrays.get(base)
         if array is not None and index is not None:
             element = elements.get((array.pk, index))
@@ -85,18 +100,22 @@ def waits_of(
                 known = f"its indices are {array.indices}"
                 waits.problems.append(f"array {array.pk} has no element {index}; {known}")
             else:
-                _on_job(waits, text, element, condition)
+                _on_job(waits, text, element, condition, delay)
         elif array is not None and condition == AFTERCORR:
             _correlate(waits, array, indices)
         elif array is not None:
-            _on_array(waits, array, condition, states.get(array.pk, {}))
+            _on_array(waits, array, condition, states.get(array.pk, {}), delay)
         elif base in jobs and index is None:
-            _on_job(waits, text, jobs[base], condition)
+            _on_job(waits, text, jobs[base], condition, delay)
         else:
             unknown = f"there is no job or array {base} that you can see in cluster {cluster}"
             waits.problems.append(unknown)
     if is_singleton:
         _on_jobs_of_one_name(waits, user, cluster, name)
+
+    # 4. All must be satisfied some day; of alternatives one.
+    if not waits.one_suffices or not (waits.of_all or waits.of_index):
+        waits.problems += waits.never
     return waits
 
 
@@ -105,9 +124,10 @@ def _on_jobs_of_one_name(
 ) -> None:
     """Let the job wait for the ends of all the user's earlier jobs with its name.
 
-    Every other condition on one of them implies its end.
+    Every other condition on one of them implies its end, but for `after`, which becomes one.
     """
     known = {dependency.on_id or dependency.on_array_id for dependency in waits.of_all}
+    started_only = [one for one in waits.of_all if one.condition == Condition.AFTER]
     same_name = Job.objects.filter(
         user_id=user.pk or 0,  # anonymous users have no jobs
         cluster=cluster,
@@ -121,12 +141,16 @@ def _on_jobs_of_one_name(
         limit = f"waits for at most {MOST_OF_ONE_NAME} jobs, and more are called {name}"
         waits.problems.append(f"{SINGLETON}: {limit}; wait for some to end")
         return
+    ids = {*(job.pk for job in singles), *(array.pk for array in arrays)}
+    for dependency in started_only:
+        if dependency.on_id in ids or dependency.on_array_id in ids:
+            dependency.condition = Condition.AFTERANY
     for job in singles:
         if job.pk not in known:
-            waits.of_all.append(Dependency(on=job, condition=Condition.AFTERANY))
+            waits.add(Dependency(on=job, condition=Condition.AFTERANY))
     for array in arrays:
         if array.pk not in known:
-            waits.of_all.append(Dependency(on_array=array, condition=Condition.AFTERANY))
+            waits.add(Dependency(on_array=array, condition=Condition.AFTERANY))
 
 
 def _ids(texts: Iterable[str], visible: QuerySet[Job]) -> dict[str, str]:
@@ -149,25 +173,27 @@ def _elements(wanted: Iterable[tuple[JobArray, int | None]]) -> dict[tuple[UUID,
     return {(job.array_id, job.array_index): job for job in jobs if job.array_id}
 
 
-def _on_job(waits: Waits, text: str, job: Job, condition: str) -> None:
+def _on_job(waits: Waits, text: str, job: Job, condition: str, delay: timedelta) -> None:
     """Let the submitted jobs wait for a job or an element; `text` is how the user names it."""
     if condition == AFTERCORR:
         waits.problems.append(f"aftercorr:{text}: is for whole arrays; use afterok for one job")
     elif not can_be_satisfied(condition, {job.state}) and job.is_over:
         never = f"job {text} is {job.state}, so {condition} can never be satisfied"
-        waits.problems.append(f"{never}; requeue it first, or leave it out")
+        waits.never.append(f"{never}; requeue it first, or leave it out")
     else:
-        waits.of_all.append(Dependency(on=job, condition=condition))
+        waits.add(Dependency(on=job, condition=condition), delay)
 
 
-def _on_array(waits: Waits, array: JobArray, condition: str, states: Mapping[str, int]) -> None:
+def _on_array(
+    waits: Waits, array: JobArray, condition: str, states: Mapping[str, int], delay: timedelta
+) -> None:
     """Let the submitted jobs wait for a whole array; `states`: number of elements by state."""
     if can_be_satisfied(condition, states.keys()):
-        waits.of_all.append(Dependency(on_array=array, condition=condition))
+        waits.add(Dependency(on_array=array, condition=condition), delay)
         return
     ended = ", ".join(f"{count} {state}" for state, count in states.items())
     never = f"array {array.pk} has {ended} elements, so {condition} can never be satisfied"
-    waits.problems.append(f"{never}; requeue them first, or leave it out")
+    waits.never.append(f"{never}; requeue them first, or leave it out")
 
 
 def _correlate(waits: Waits, array: JobArray, indices: Sequence[int] | None) -> None:

@@ -28,14 +28,14 @@ class Facts:
         """Jobs in the way, shortened."""
         return self.some_jobs(texts_of(self.detail.get("jobs")))
 
-    def some_jobs(self, jobs: Sequence[str]) -> str:
+    def some_jobs(self, jobs: Sequence[str], joined_by: str = "and") -> str:
         """Return these jobs, shortened; those that the reader may not see by their number."""
         known = [self.names[job] for job in jobs if job in self.names]
         hidden = len(jobs) - len(known)
         of_others = "a job of another team" if hidden == 1 else f"{hidden} jobs of other teams"
         if len(jobs) >= MOST_NAMED:
             of_others = "jobs of other teams"
-        return _short(known, hidden, of_others)
+        return _short(known, hidden, of_others, joined_by)
 
     @property
     def nodes(self) -> str:
@@ -71,6 +71,7 @@ class Facts:
             ("Not here", ", ".join(texts_of(self.detail.get("missing")))),
             ("There are", ", ".join(texts_of(self.detail.get("offered")))),
             ("Too little", "; ".join(map(lack_in_words, lacks_of(self.detail)))),
+            ("Price", _price(self.detail)),
             ("Last failure", str(self.detail.get("why") or "")),
         ]
         return tuple((heading, text) for heading, text in found if text)
@@ -88,6 +89,15 @@ class Facts:
         if len(texts_of(self.detail.get(name))) >= MOST_NAMED:
             named.append("perhaps more")
         return ", ".join(named)
+
+
+def _price(detail: Mapping[str, Any]) -> str:
+    """Return price and worth of a job whose GPUs cost more than it is worth to the policy."""
+    price = detail.get("price")
+    worth = detail.get("worth", 0.0)
+    if not isinstance(price, (int, float)) or not isinstance(worth, (int, float)):
+        return ""
+    return f"its GPUs cost {price:.2g} now, and it is worth {worth:.2g} to the policy"
 
 
 def time_in_words(seconds: object, now: datetime | None) -> str:

@@ -192,18 +192,35 @@ def _nodes_lost(facts: Facts) -> str:
 
 def _dependency(facts: Facts) -> str:
     """Return the jobs that it waits for, with what each must do."""
+    # 1. The jobs by their conditions.
     conditions = facts.detail.get("conditions")
     groups: dict[str, list[str]] = {}
     for job in texts_of(facts.detail.get("jobs")):
         condition = str(conditions.get(job, "")) if isinstance(conditions, Mapping) else ""
-        groups.setdefault(VERBS.get(condition, VERBS["afterok"]), []).append(job)
-    parts = [f"for {facts.some_jobs(jobs)} {verb}" for verb, jobs in groups.items()]
-    if not parts:
+        groups.setdefault(condition, []).append(job)
+    if not groups:
         return "It waits for other jobs."
-    words = 2 + len(" and ".join(parts).split())  # with "It waits"
+
+    # 2. A part of the sentence for each condition.
+    one_suffices = bool(facts.detail.get("one_suffices"))
+    joined_by = "or" if one_suffices else "and"
+    parts = [
+        _what_must_happen(condition, facts.some_jobs(jobs, joined_by))
+        for condition, jobs in groups.items()
+    ]
+    words = 2 + len(f" {joined_by} ".join(parts).split())  # with "It waits"
     if len(parts) > 2 or words > MOST_WORDS:
         parts = [parts[0], "for other jobs"]
-    return f"It waits {' and '.join(parts)}."
+    return f"It waits {f' {joined_by} '.join(parts)}."
+
+
+def _what_must_happen(condition: str, jobs: str) -> str:
+    """Return the condition in words: for A to complete; until 5 minutes after the start of A."""
+    name, _, minutes = condition.partition("+")
+    if minutes:
+        unit = "minute" if minutes == "1" else "minutes"
+        return f"until {minutes} {unit} after the start of {jobs}"
+    return f"for {jobs} {VERBS.get(name, VERBS['afterok'])}"
 
 
 def _free_what_it_waits_for(facts: Facts) -> str:
@@ -249,6 +266,14 @@ def _team_limit(facts: Facts) -> str:
     return f"Team {team} may use {amount_in_words('gpus', facts.detail.get('gpus', 0))} at a time."
 
 
+def _outbid(facts: Facts) -> str:
+    price = facts.detail.get("price")
+    worth = facts.detail.get("worth")
+    if not isinstance(price, (int, float)) or not isinstance(worth, (int, float)) or worth <= 0:
+        return "GPUs are free, but it is worth nothing to the policy."
+    return f"GPUs are free, but cost {price / worth:.2g} times what it is worth to the policy."
+
+
 def _text(text: str) -> Words:
     """Return words that are the same whatever the facts."""
     return lambda facts: text
@@ -266,6 +291,7 @@ REASONS: Mapping[str, Reason] = {
     "reserved": Reason(
         _reserved, _text("Wait, or clone it with a greater priority or tardiness_weight.")
     ),
+    "outbid": Reason(_outbid, _text("Wait, or clone it with a greater priority or weight.")),
     "awaiting_profile": Reason(
         _awaiting_profile, _text("Wait, or clone it with profiling: first_run.")
     ),

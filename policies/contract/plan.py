@@ -22,7 +22,7 @@ from pydantic import Field
 
 from foundation.forms import Above0, AtLeast0, Count0, Count1, Fraction, PlainData
 
-PLAN_VERSION = 6
+PLAN_VERSION = 7
 
 LONGEST_TEXT = 10_000
 LAST_S = 253_402_300_799.0
@@ -79,6 +79,7 @@ class WaitCode(StrEnum):
     NOT_SPREAD = "not_spread"
     SOLVER_FAILED = "solver_failed"
     TEAM_LIMIT = "team_limit"
+    OUTBID = "outbid"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,8 @@ class Waiting:
 
     `missing`: GPU types, labels or runtime that no suitable node has; `offered`: those there are.
     `from_s`: when `gpus` are reserved for the first of `jobs`, energy is cheaper, or the cap rises.
-    `team`: that may use no more than `gpus`.
+    `team`: that may use no more than `gpus`. `price` of the GPUs that the job wants and its `worth`
+    there, in the policy's own unit.
     """
 
     job: str
@@ -203,12 +205,21 @@ class Waiting:
     gpus: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     expected: Expected | None = None
     team: str = ""
+    price: AtLeast0 | None = None
+    worth: AtLeast0 | None = None
+
+    def priced(self, code: WaitCode, price: float, worth: float) -> Waiting:
+        """Return the same reason with another code, price and worth; much faster than `replace`."""
+        return Waiting(
+            self.job, code, self.nodes, self.jobs, self.watts, self.missing, self.offered,
+            self.lacks, self.from_s, self.gpus, self.expected, self.team, price, worth,
+        )  # fmt: skip
 
     def of(self, job: str, expected: Expected | None) -> Waiting:
         """Return the same reason of another job; much faster than `replace`."""
         return Waiting(
             job, self.code, self.nodes, self.jobs, self.watts, self.missing, self.offered,
-            self.lacks, self.from_s, self.gpus, expected, self.team,
+            self.lacks, self.from_s, self.gpus, expected, self.team, self.price, self.worth,
         )  # fmt: skip
 
 

@@ -8,8 +8,8 @@ from policies.contract.plan import PLAN_VERSION, Plan
 
 FORM = Form(Plan, "plan")
 
-OLDER = frozenset({1, 2, 3, 4, 5})
-"""Older versions that are read: 2, 5, 6 add reasons, 3 expected starts, 4 units of seats."""
+OLDER = frozenset({1, 2, 3, 4, 5, 6})
+"""Older versions that are read: 2, 5, 6, 7 add reasons, 3 expected starts, 4 units of seats."""
 
 
 def to_json(plan: Plan) -> dict[str, Any]:

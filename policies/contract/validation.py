@@ -209,6 +209,8 @@ def _plan_numbers(plan: Plan) -> Iterator[Violation]:
     for entry in plan.waiting:
         if entry.watts is not None:
             numbers.append((f"watts of {entry.job}", entry.watts))
+        numbers.append((f"price of {entry.job}", entry.price))
+        numbers.append((f"worth of {entry.job}", entry.worth))
         if (expected := entry.expected) is not None:
             numbers.append((f"expected start_s of {entry.job}", expected.start_s))
             numbers.append((f"expected end_s of {entry.job}", expected.end_s))

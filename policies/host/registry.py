@@ -31,6 +31,8 @@ BUILT_IN: Mapping[str, str] = {
     "fifo": "policies.baselines.fifo:Fifo",
     "edf": "policies.baselines.edf:Edf",
     "priority": "policies.baselines.priority:Priority",
+    "tiresias": "policies.baselines.tiresias:Tiresias",
+    "yarn_cs": "policies.baselines.yarn_cs:YarnCs",
     "area_backfilling": "policies.batch.area_backfilling:AreaBackfilling",
     "backfilling": "policies.batch.backfilling:Backfilling",
     "hcp19": "policies.batch.cp.hcp19:Hcp19",
@@ -47,6 +49,7 @@ BUILT_IN: Mapping[str, str] = {
     "hierarchical": "policies.gavel.hierarchical:Hierarchical",
     "allox": "policies.gavel.allox:AlloX",
     "gandiva": "policies.gavel.gandiva:Gandiva",
+    "hadar": "policies.hadar.hadar:Hadar",
 }
 """Name -> "module:class", best first for lists."""
 

@@ -67,9 +67,13 @@ class PlanBuilder:
         never_touch: bool,
         shares: bool = False,
         spreads: bool = True,
+        keep_wide: bool = True,
         billed_nodes: Sequence[NodeView] | None = None,
     ) -> None:
-        """`billed_nodes`: the whole nodes, where the snapshot shows what others leave of them."""
+        """`billed_nodes`: the whole nodes, where the snapshot shows what others leave of them.
+
+        `keep_wide`: gangs that no node can hold stay where they run.
+        """
         self.snapshot, self.state = snapshot, cluster_of(snapshot, shares=shares)
         self.not_eligible = not_eligible(snapshot)
         self.options = JobOptions(snapshot, self.state, spreads=spreads)
@@ -79,7 +83,7 @@ class PlanBuilder:
             never_touch=never_touch,
             state=self.state,
             requests=self.options.requests,
-            keep_wide=True,
+            keep_wide=keep_wide,
         )
         self.placed: list[Placed] = []
         self.expected: dict[int, Expected] = {}

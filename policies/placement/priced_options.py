@@ -258,6 +258,8 @@ class JobOptions:
         self.requests = JobRequests(snapshot.jobs.columns, state.layout)
         self.speeds, self.prices = Speeds.of(snapshot), prices_of(snapshot)
         self._options: dict[GroupingKey, tuple[Option, ...]] = {}
+        self._nodes_of_needs: dict[GroupingKey, NodesByType] = {}
+        self._requests_over_nodes: dict[GroupingKey, Request] = {}
 
     @cached_property
     def keys(self) -> Sequence[GroupingKey]:
@@ -330,16 +332,18 @@ class JobOptions:
     def over_nodes(self, row: int) -> list[Option]:
         """Return the options of a job over several nodes of the empty cluster; [] if one would do.
 
+        As `spread`.
+        """
+        return self.spread(row) if self.requests.is_wide(row) else []
+
+    def spread(self, row: int) -> list[Option]:
+        """Return the options of a job over several nodes of the empty cluster.
+
         They are of one GPU type each; for a job that may mix types also of the fastest two, three
         ... together.
         """
-        if not self.requests.is_wide(row):
-            return []
         kind, least, most = self.keys[row][:3]
-        usable = self.open
-        for label in self.requests.labels_of_gangs:
-            usable &= self.layout.labelled[label]
-        by_type = NodesByType.of(self.layout, self.requests.suitable_classes(row), usable)
+        by_type = self._nodes_by_type(row)
         options: list[Option] = []
         for gpus in counts_of_gpus(least, most):
             for types in self._choices_of_types(row, gpus, by_type):
@@ -349,11 +353,30 @@ class JobOptions:
                         gpus,
                         self.speeds.alone(kind, types, gpus, spread=True),
                         max(by_type.power_w(gpu_type, gpus) for gpu_type in types),
-                        self.requests.over_nodes(row, gpus, types),
+                        self._request_over_nodes(row, gpus, types),
                         spread=True,
                     )
                 )
         return options
+
+    def _nodes_by_type(self, row: int) -> NodesByType:
+        """Return the open nodes for gangs that suit a job; kinds do not matter."""
+        needs = self.keys[row][3:]
+        if needs not in self._nodes_of_needs:
+            usable = self.open
+            for label in self.requests.labels_of_gangs:
+                usable &= self.layout.labelled[label]
+            suitable = self.requests.suitable_classes(row)
+            self._nodes_of_needs[needs] = NodesByType.of(self.layout, suitable, usable)
+        return self._nodes_of_needs[needs]
+
+    def _request_over_nodes(self, row: int, gpus: int, types: tuple[str, ...]) -> Request:
+        """Return a gang's request over nodes; kinds do not matter."""
+        needs = self.keys[row][3:], gpus, types
+        if needs not in self._requests_over_nodes:
+            request = self.requests.over_nodes(row, gpus, types)
+            self._requests_over_nodes[needs] = request
+        return self._requests_over_nodes[needs]
 
     def _choices_of_types(self, row: int, gpus: int, by_type: NodesByType) -> list[tuple[str, ...]]:
         """Return the types on which a gang could be, the fastest first; several together if so."""

@@ -56,7 +56,7 @@ def kinds_page(
     # 1. The kinds of the page, and a column for each GPU type that one of them has figures of.
     page = page_of_kinds(user, search, number)
     table = kinds_table(user, page.object_list)
-    type_names = set()
+    type_names: set[str] = set()
     for kind in table.kinds:
         type_names.update(profile.gpu_type for profile in kind.profiles)
         type_names.update(run.gpu_type for run in kind.runs)

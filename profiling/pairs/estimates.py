@@ -79,7 +79,7 @@ class ErrorSummary:
         values = np.array([p.error for p in pairs if p.error is not None], dtype=np.float64)
         if not len(values):
             return cls(len(pairs), None, None, None, None, possible, impossible)
-        median, p90, worst = np.quantile(values, (0.5, 0.9, 1.0)).tolist()
+        median, p90, worst = (float(q) for q in np.quantile(values, (0.5, 0.9, 1.0)))
         return cls(len(pairs), float(values.mean()), median, p90, worst, possible, impossible)
 
 

@@ -128,8 +128,8 @@ class Book:
             )
 
         # 2. The kinds that were measured beside one of them, and the types.
-        all_kinds = set()
-        all_types = set()
+        all_kinds: set[str] = set()
+        all_types: set[str] = set()
         for first, second, gpu_type in measured:
             if first in chosen or second in chosen:
                 all_kinds.update((first, second))

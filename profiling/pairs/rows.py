@@ -85,7 +85,7 @@ def load_pairs() -> list[PairRow]:
 
 def kinds_of(rows: Iterable[PairRow]) -> set[int]:
     """Return all kinds of these pairs."""
-    kinds = set()
+    kinds: set[int] = set()
     for row in rows:
         kinds.update((row.first, row.second))
     return kinds

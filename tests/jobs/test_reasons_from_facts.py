@@ -277,6 +277,28 @@ def test_a_policy_without_a_schedule_is_named_as_what_lets_gpus_idle() -> None:
     )
 
 
+def test_a_job_that_others_outbid_is_told_how_much_it_lacks() -> None:
+    snapshot = a_snapshot([wide("n1")], [a_job("j")])
+    outbid = Waiting("j", WaitCode.OUTBID, price=0.3, worth=0.1)
+    assert told(planned(outbid), snapshot) == (
+        "outbid",
+        "GPUs are free, but cost 3 times what it is worth to the policy.",
+    )
+
+
+def test_a_job_that_is_worth_its_price_was_not_outbid() -> None:
+    snapshot = a_snapshot([wide("n1")], [a_job("j")])
+    outbid = Waiting("j", WaitCode.OUTBID, price=0.1, worth=0.1)
+    assert told(planned(outbid), snapshot)[0] == "postponed"
+
+
+def test_a_job_whose_gpus_others_hold_was_not_outbid() -> None:
+    snapshot = a_snapshot([wide("n1")], [a_job("a"), a_job("j")])
+    outbid = Waiting("j", WaitCode.OUTBID, ("n1",), ("a",), price=0.3, worth=0.1)
+    plan = planned(outbid, placed=(seat("a", "n1", "gpu0"),))
+    assert told(plan, snapshot) == ("no_capacity", "It waits for n1, held by a.")
+
+
 def test_an_expected_start_in_the_past_explains_nothing() -> None:
     snapshot = a_snapshot([wide("n1")], [a_job("j")], energy=CHEAP_AT_2000)
     assert told(planned(later("j", 900.0)), snapshot)[0] == "postponed"
@@ -287,6 +309,6 @@ def test_these_states_reach_every_code_of_a_plan() -> None:
         "team_limit",  # tests/controlplane/loop/test_team_limits.py
         "not_spread",  # tests/policies/placement/test_gangs_over_nodes.py
         "no_capacity", "power_cap", "dependency", "awaiting_profile", "solver_failed",
-        "cheaper_later", "better_node", "reserved", "preempted", "postponed",
+        "cheaper_later", "better_node", "reserved", "preempted", "postponed", "outbid",
     }  # fmt: skip
     assert reached == {code.value for code in WaitCode}

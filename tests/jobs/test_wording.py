@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ CODES = {str(code) for code in (*WaitCode, *RejectCode)} | OWN_CODES
 LATER_S = datetime(2027, 1, 15, 22, 0, tzinfo=UTC).timestamp()
 LONGEST = {
     "nodes": ["n", "m", "o", "p"], "jobs": ["x", "y", "z"], "watts": 12345.6, "gpus": 2,
+    "price": 1e-4, "worth": 1e-9,
     "from_s": LATER_S, "retry_s": LATER_S, "why": "exit code 1",
     "missing": ["zone=a", "ssd", "rack=7"], "offered": ["zone=b", "nvme", "rack=8"],
     "lacks": [["memory_gb", 1024.0, 512.0], ["cores", 4.0, 2.0]],
@@ -104,12 +106,23 @@ def test_a_job_that_rests_tells_its_last_failure_on_request() -> None:
         ({"a": "afternotok"}, "It waits for digits to fail."),
         ({"a": "afterany"}, "It waits for digits to end."),
         ({"a": "after"}, "It waits for digits to start."),
+        ({"a": "after+1"}, "It waits until 1 minute after the start of digits."),
+        ({"a": "after+20"}, "It waits until 20 minutes after the start of digits."),
         ({"a": "singleton"}, "It waits for digits to end."),
     ],
 )
 def test_a_dependency_is_told_by_its_condition(conditions: dict[str, str], said: str) -> None:
     detail = {"jobs": ["a"], "conditions": conditions}
     assert reason_for_waiting("queued", "dependency", detail, NAMES) == said
+
+
+def test_dependencies_of_which_one_suffices_are_told_with_or() -> None:
+    detail: dict[str, Any] = {"jobs": ["a", "b"], "one_suffices": True}
+    said = reason_for_waiting("queued", "dependency", detail, NAMES)
+    assert said == "It waits for digits or bert to complete."
+    detail["conditions"] = {"b": "after+5"}
+    said = reason_for_waiting("queued", "dependency", detail, NAMES)
+    assert said == ("It waits for digits to complete or until 5 minutes after the start of bert.")
 
 
 def test_dependencies_of_two_conditions_are_told_apart() -> None:

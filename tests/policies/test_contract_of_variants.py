@@ -34,6 +34,9 @@ VARIANTS: tuple[Variant, ...] = (
     ("min_cost", {"objective": "published", "floor": 0.0, "fill": True}),
     ("min_cost", {"slos": True, "floor": 0.0}),
     ("hierarchical", {"inside": "fifo"}),
+    ("hadar", {"exact_up_to": 0}),
+    ("hadar", {"utility": "effective_throughput", "fill": False}),
+    ("tiresias", {"threshold_s": 0.0}),
 )
 CHECKS = {
     name: check

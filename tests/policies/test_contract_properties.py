@@ -22,7 +22,7 @@ SHARING: tuple[Variant, ...] = (
     ("gandiva", {}),
     *(v for v in MORE_VARIANTS if v[1].get("form") == "sharing" or v[0] == "allox"),
 )
-KEEP_STARTED = ("fifo", "edf", "priority", "allox")
+KEEP_STARTED = ("fifo", "edf", "priority", "allox", "yarn_cs")
 any_variant = st.sampled_from((*VARIANTS, *MORE_VARIANTS))
 
 

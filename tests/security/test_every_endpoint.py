@@ -72,6 +72,7 @@ ENDPOINTS = {
         "requeue")},
     # Launches that have not ended: see tests/security/test_launch_tokens.py.
     "api/v1/script/jobs/": LAUNCH, "api/v1/script/jobs/<str:reference>/<slug:verb>/": LAUNCH,
+    "api/v1/script/nodes/": LAUNCH,
     "api/v1/me/": PERSON, "api/v1/teams/": PERSON, "api/v1/teams/<slug:team>/": TEAM,
     "api/v1/teams/<slug:team>/members/<str:username>/": TEAM,
     "api/v1/teams/<slug:team>/secrets/": TEAM,

@@ -1,23 +1,26 @@
 """Tokens of launches: a script reaches its user's own jobs of its team, while it runs."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.utils import timezone
 
 from controlplane.execution.services.assignments import launch_spec
 from jobs import services
 from jobs.launch_tokens import launch_of, launch_token
-from jobs.models import Assignment, Job, Membership
+from jobs.models import Assignment, Dependency, Job, Membership, UsagePoint
 from loadmaster.features import features_with
 from loadmaster.protocol import AssignmentState
 from loadmaster.wire import to_json
-from tests.builders import a_cluster, a_job, a_team, a_user
+from tests.builders import a_cluster, a_job, a_node, a_team, a_user
 from tests.builders_agents import a_node_with_agent, an_offer
 from tests.builders_jobs import a_token, api
 
 pytestmark = pytest.mark.django_db
 JOBS = "/api/v1/script/jobs/"
+NODES = "/api/v1/script/nodes/"
 SCRIPT = "#!/bin/sh\ntrue\n"
 
 
@@ -110,6 +113,7 @@ def test_no_other_token_opens_the_addresses_of_scripts(scene: Scene) -> None:
     wrong = [token[:-1], token[:-1] + ("0" if token[-1] != "0" else "1"), "launch..", "x"]
     for each in [*wrong, a_token(scene.ada)]:
         assert api(token=each).get(JOBS).status_code == 401, each
+        assert api(token=each).get(NODES).status_code == 401, each
         assert api(token=each).post(f"{JOBS}1/cancel/").status_code == 401
     assert api().get(JOBS).status_code == 401
 
@@ -122,6 +126,63 @@ def test_a_script_cancels_holds_and_releases_own_jobs_by_number(scene: Scene) ->
         assert own.state == state
     assert scene.client.post(f"{JOBS}{own.number}/release/").status_code == 409
     assert scene.client.post(f"{JOBS}{own.number}/delete/").status_code == 404
+
+
+def test_a_script_lists_ended_jobs_of_its_user_since_a_moment(scene: Scene) -> None:
+    now = timezone.now()
+    old, new, others = (scene.job(user, state="completed")
+                        for user in (scene.ada, scene.ada, scene.mate))  # fmt: skip
+    ended = {old: now - timedelta(days=2), new: now, others: now}
+    for job, moment in ended.items():
+        Job.objects.filter(pk=job.pk).update(completed_at=moment)
+    assert numbers(scene.client.get(JOBS)) == {scene.running.number}
+    since = {"since_s": (now - timedelta(days=1)).timestamp()}
+    assert numbers(scene.client.get(JOBS, since)) == {scene.running.number, new.number}
+    for wrong in ("yesterday", "nan", "1e99"):
+        answer = scene.client.get(JOBS, {"since_s": wrong})
+        assert answer.status_code == 400
+        assert "must be seconds since 1970" in answer.json()["error"]["fields"]["since_s"][0]
+
+
+def test_a_script_sees_what_its_jobs_wait_for_and_how_they_ended(scene: Scene) -> None:
+    waiting = scene.job(scene.ada)
+    ended = scene.job(scene.ada, state="failed", started_at=timezone.now(), fence=1)
+    delay = timedelta(minutes=5)
+    Dependency.objects.create(job=waiting, on=scene.running, condition="after", delay=delay)
+    Assignment.objects.filter(pk=scene.launch.pk).update(job=ended, fence=1, exit_code=3,
+                                                         reason_class="oom")  # fmt: skip
+    launch = an_offer(scene.node, scene.running, gpus=0)
+    UsagePoint.objects.create(assignment=scene.launch, at=timezone.now(), cores=1.0,
+                              memory_gb=2.5, power_source="measured")  # fmt: skip
+    client = api(token=launch_token(launch))
+    asked = {"numbers": f"{waiting.number},{ended.number}"}
+    first, second = client.get(JOBS, asked).json()["jobs"]
+    assert first["dependencies"] == [f"after:{scene.running.number}+5"]
+    assert (second["exit_code"], second["blame"], second["ran_on"]) == (3, "oom", ["n1"])
+    assert second["peak_memory_gb"] is None
+    measured = client.get(JOBS, {**asked, "usage": "memory"}).json()["jobs"]
+    assert measured[1]["peak_memory_gb"] == 2.5
+
+
+def test_a_script_sees_the_nodes_of_its_cluster_without_their_jobs(scene: Scene) -> None:
+    elsewhere = a_cluster(name="annex")
+    a_node(elsewhere, name="far")
+    a_node(scene.cluster, name="n2", gpus=2, labels=["fast"], state="cordoned", reason="fan")
+    scene.job(scene.mate, name="secret")
+    answer = scene.client.get(NODES)
+    assert "secret" not in answer.content.decode()
+    first, second = answer.json()["nodes"]
+    assert (first["name"], first["cluster"], first["cores"], first["used_cores"]) == (
+        "n1", "lab", 8.0, 1.0,
+    )  # fmt: skip
+    assert (second["gpus"], second["gpu_type"], second["state"]) == (2, "V100", "cordoned")
+    assert (second["labels"], second["reason"]) == (["fast"], "fan")
+
+
+def test_a_node_for_one_job_alone_is_in_use_as_a_whole(scene: Scene) -> None:
+    Job.objects.filter(pk=scene.running.pk).update(exclusive=True)
+    (node,) = scene.client.get(NODES).json()["nodes"]
+    assert node["used_cores"] == node["cores"]
 
 
 def test_a_script_submits_to_its_own_team_and_cluster(scene: Scene) -> None:

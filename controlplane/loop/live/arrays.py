@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -32,13 +33,13 @@ class OverLimit:
     others: Mapping[UUID, int]
 
     @classmethod
-    def of(cls, queued: QuerySet[Job]) -> "OverLimit":
+    def of(cls, queued: QuerySet[Job], now: datetime) -> "OverLimit":
         """`queued`: jobs of a cluster that a round could place."""
         elements = queued.filter(array__isnull=False, array__at_once__isnull=False).order_by()
         limits = _known(elements.values_list("array", "array__at_once").distinct())
         if not limits:
             return cls(frozenset(), frozenset(), {})
-        rooms, ready = _rooms(limits), _ready(elements)
+        rooms, ready = _rooms(limits), _ready(elements, now)
         full = frozenset(array for array, keys in ready.items() if len(keys) > rooms[array])
         able = frozenset(key for array in full for key in ready[array][: max(0, rooms[array])])
         hidden = elements.filter(array__in=full).exclude(waiting_code=ARRAY_LIMIT)
@@ -55,9 +56,9 @@ def _known(rows: Iterable[tuple[UUID | None, int | None]]) -> dict[UUID, int]:
     return {key: limit for key, limit in rows if key is not None and limit is not None}
 
 
-def _ready(elements: QuerySet[Job]) -> Mapping[UUID, list[UUID]]:
+def _ready(elements: QuerySet[Job], now: datetime) -> Mapping[UUID, list[UUID]]:
     """Elements that wait for no other job, by array, in the order of their indices."""
-    waits = Exists(Dependency.objects.filter(unsatisfied(), job=OuterRef("pk")))
+    waits = Exists(Dependency.objects.filter(unsatisfied(now), job=OuterRef("pk")))
     ready: dict[UUID, list[UUID]] = defaultdict(list)
     rows = elements.filter(~waits).order_by("array", "array_index").values_list("array", "pk")
     for array, pk in rows:

@@ -92,6 +92,7 @@ class Observation:
 
     `over_limit`: limits of arrays by hidden element whose reason for waiting is new.
     `conditions`: by job, the condition of each job or array that it still waits for.
+    `one_suffices`: jobs that wait for one of these, not for all.
     """
 
     cluster: Cluster
@@ -104,6 +105,7 @@ class Observation:
     cut: bool = False
     over_limit: Mapping[str, int] = field(default_factory=dict)
     conditions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    one_suffices: frozenset[str] = frozenset()
 
 
 def observe(
@@ -128,9 +130,14 @@ def observe(
             cut=rows.cut,
             over_limit={str(job): limit for job, limit in rows.over_limit.items()},
             conditions={
-                str(job): {str(on): condition for on, condition in of.items()}
+                str(job): {str(on): one.condition for on, one in of.items()}
                 for job, of in rows.undone.items()
             },
+            one_suffices=frozenset(
+                str(job)
+                for job, of in rows.undone.items()
+                if any(one.alternative for one in of.values())
+            ),
         )
 
 

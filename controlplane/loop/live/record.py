@@ -239,8 +239,10 @@ def _reasons(observed: Observation, waiting: Iterable[Waiting]) -> dict[str, lis
     reasons: dict[str, list[Any]] = {}
     # 1. Jobs that the policy does not see.
     for job, others in observed.blocked.items():
-        conditions = conditions_of(observed.conditions.get(job, {}), others)
-        reasons[job] = [WaitCode.DEPENDENCY.value, {"jobs": list(others), **conditions}]
+        detail = {"jobs": list(others), **conditions_of(observed.conditions.get(job, {}), others)}
+        if job in observed.one_suffices:
+            detail["one_suffices"] = True
+        reasons[job] = [WaitCode.DEPENDENCY.value, detail]
     for job, limit in observed.over_limit.items():
         reasons[job] = [ARRAY_LIMIT, {"at_once": limit}]
 
@@ -265,6 +267,8 @@ def waiting_detail(entry: Waiting, snapshot: Snapshot) -> dict[str, Any]:
         "nodes": list(entry.nodes),
         "jobs": list(entry.jobs),
         "watts": entry.watts,
+        "price": _two_digits(entry.price),
+        "worth": _two_digits(entry.worth),
         "missing": list(entry.missing),
         "offered": list(entry.offered),
         "from_s": None if entry.from_s is None else round(entry.from_s / 60.0) * 60,
@@ -274,6 +278,11 @@ def waiting_detail(entry: Waiting, snapshot: Snapshot) -> dict[str, Any]:
         "needs": _needs(entry, snapshot),
     }
     return {name: value for name, value in given.items() if value}
+
+
+def _two_digits(value: float | None) -> float | None:
+    """Return a number to two digits, so that a reason is not written anew for each small change."""
+    return None if value is None else float(f"{value:.2g}")
 
 
 def _needs(entry: Waiting, snapshot: Snapshot) -> list[str]:

@@ -23,8 +23,8 @@ from clusters.models.nodes import Role, State, runtimes_of
 from controlplane.loop.live.arrays import OverLimit
 from controlplane.loop.live.live_assignments import LiveAssignments
 from jobs.dependencies import unsatisfied
-from jobs.lifecycle import JobState
-from jobs.models import UNFINISHED, Assignment, Dependency, Job
+from jobs.lifecycle import PLACED, JobState
+from jobs.models import UNFINISHED, Assignment, Condition, Dependency, Job
 from jobs.submission.feasibility import Demand, NodeCapacity, hold_all
 from loadmaster.features import serves_one_team
 from loadmaster.protocol import OUT_OF_SHARED_MEMORY, ReasonClass
@@ -32,12 +32,14 @@ from loadmaster.slurm.options.constraints import ALTERNATIVE, satisfied
 from policies.contract.snapshot import Purpose
 
 
-def window(queued: QuerySet[Job], most: int, number: int) -> list[Any] | None:
+def window(
+    queued: QuerySet[Job], most: int, number: int, now: datetime | None = None
+) -> list[Any] | None:
     """Primary keys of up to `most` `queued` jobs for the round; None if there are no more."""
     count = queued.count()
     if count <= most:
         return None
-    waits = Exists(Dependency.objects.filter(unsatisfied(), job=OuterRef("pk")))
+    waits = Exists(Dependency.objects.filter(unsatisfied(now), job=OuterRef("pk")))
     ready, waiting = queued.filter(~waits), queued.filter(waits)
     able = ready.count()
     seats = most - min(most // 8, count - able)
@@ -150,17 +152,17 @@ class Rows:
         )
         shown = shown.exclude(state=JobState.QUEUED, retry_at__gt=now)
         shown = shown.exclude(state=JobState.QUEUED, deadline_at__lte=now)
-        limited = OverLimit.of(shown.filter(state=JobState.QUEUED))
+        limited = OverLimit.of(shown.filter(state=JobState.QUEUED), now)
         self.over_limit = limited.others
         if limited.full:
             shown = shown.filter(limited.shown())
-        chosen = window(shown.filter(state=JobState.QUEUED), settings.ROUND_JOBS, number)
+        chosen = window(shown.filter(state=JobState.QUEUED), settings.ROUND_JOBS, number, now)
         self.cut = chosen is not None
         if chosen is not None:
             shown = shown.filter(~Q(state=JobState.QUEUED) | Q(pk__in=chosen))
         seen = shown.only(*OF_A_JOB).prefetch_related("team")  # of many jobs one team is read once
         jobs = list(seen.order_by("submitted_at", "id"))
-        self.undone = _undone_dependencies(cluster)
+        self.undone = _undone_dependencies(cluster, now)
         self.blocked = _blocked(jobs, self.undone)
         self.jobs: Sequence[Job] = [job for job in jobs if job.pk not in self.blocked]
         self.avoided = self._avoided(now)
@@ -276,21 +278,48 @@ def _demand(job: Job) -> Demand:
     )
 
 
-def _undone_dependencies(cluster: Cluster) -> Mapping[object, Mapping[object, str]]:
-    """By job, the jobs and arrays that it still waits for, each with the condition."""
-    waits = Dependency.objects.filter(unsatisfied(), job__cluster=cluster, job__state__in=SHOWN)
-    undone: dict[object, dict[object, str]] = defaultdict(dict)
-    for job, on_job, on_array, condition in waits.values_list("job", "on", "on_array", "condition"):
-        undone[job][on_job or on_array] = condition
+class OpenDependency(NamedTuple):
+    """Dependency for which a job still waits; `condition` as in a job file, such as after+5.
+
+    `is_hidden`: no policy may see the job, for the end of the other job decides nothing.
+    """
+
+    condition: str
+    alternative: bool
+    is_hidden: bool
+
+
+OpenDependencies = Mapping[object, Mapping[object, OpenDependency]]
+"""By job, the jobs and arrays that it still waits for."""
+
+
+def _undone_dependencies(cluster: Cluster, now: datetime) -> OpenDependencies:
+    waits = Dependency.objects.filter(unsatisfied(now), job__cluster=cluster, job__state__in=SHOWN)
+    undone: dict[object, dict[object, OpenDependency]] = defaultdict(dict)
+    rows = waits.values_list("job", "on", "on_array", "condition", "delay", "alternative")
+    for job, on_job, on_array, condition, delay, alternative in rows:
+        is_hidden = alternative or condition == Condition.AFTER
+        if delay:
+            condition = f"{condition}+{delay // timedelta(minutes=1)}"
+        undone[job][on_job or on_array] = OpenDependency(condition, alternative, is_hidden)
     return undone
 
 
-def _blocked(
-    jobs: Sequence[Job], undone: Mapping[object, Mapping[object, str]]
-) -> Mapping[object, set[object]]:
-    """Jobs with an unfinished dependency outside `jobs`, direct or not, with their blockers."""
+def _blocked(jobs: Sequence[Job], undone: OpenDependencies) -> Mapping[object, set[object]]:
+    """Jobs that no policy sees because of those that they wait for, with these.
+
+    A policy takes a dependency for satisfied when it no longer sees the other job. So it does not
+    see jobs that wait for a job outside `jobs`, directly or not, for a start, or for one of
+    several.
+    """
     shown: set[object] = {job.pk for job in jobs}
     blocked: dict[object, set[object]] = {}
+    for job in jobs:
+        open_ones = undone.get(job.pk, {})
+        is_hidden = any(one.is_hidden for one in open_ones.values())
+        if is_hidden and job.state not in PLACED:
+            blocked[job.pk] = set(open_ones)
+    shown -= blocked.keys()
     while new := {
         j: gone for j, of in undone.items() if j in shown and (gone := of.keys() - shown)
     }:

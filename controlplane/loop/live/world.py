@@ -29,7 +29,7 @@ from controlplane.loop.models import Round
 from controlplane.loop.rounds import Applied, Decision, LastPlan, RoundResult, run_round
 from controlplane.web.logs.structured import bound
 from controlplane.web.storage.watch import THIS_MACHINE, Watch
-from jobs.forecasts.rounds import RoundKey, store_expected
+from jobs.forecasts.scheduled_starts import RoundKey, store_expected
 from policies.contract.plan import Plan
 from policies.contract.snapshot import Snapshot
 

@@ -9,7 +9,7 @@ from django.db.models import F, QuerySet
 
 from clusters.models import Cluster
 from controlplane.web.pages.gantt import Bar
-from jobs.forecasts.starts import TELLS, newest
+from jobs.forecasts.expected_starts import TELLS, newest
 from jobs.models import Forecast
 from jobs.selectors import OTHERS, seen_by
 

@@ -6,8 +6,12 @@ from enum import StrEnum
 
 
 class Condition(StrEnum):
-    """End of other jobs that a job waits for: completed, any end, an end without completion."""
+    """End of other jobs that a job waits for: completed, any end, an end without completion.
 
+    Of AFTER it is their start, or an end without one.
+    """
+
+    AFTER = "after"
     AFTEROK = "afterok"
     AFTERANY = "afterany"
     AFTERNOTOK = "afternotok"
@@ -18,13 +22,20 @@ class After:
     """Dependency on jobs: one, or all elements of an array called `name`.
 
     `afternotok` on an array waits for the end of all elements, of which one must have failed.
-    `delay_s`: time that must pass after the last of these ends (a log's think time).
+    `delay_s`: time that must pass after the last of these ends or starts (a log's think time).
+    `alternative`: one of several, of which one suffices.
     """
 
     jobs: tuple[str, ...]
     condition: Condition = Condition.AFTEROK
     delay_s: float = 0.0
     name: str = ""
+    alternative: bool = False
+
+    @property
+    def is_hidden(self) -> bool:
+        """Return True if no policy could tell from the other jobs' presence whether it waits."""
+        return bool(self.name) or self.alternative or self.condition is Condition.AFTER
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +50,7 @@ class Array:
 class Rules:
     """Rules by job. `kills`: True or False where a job says `on_walltime: kill` or `warn`.
 
-    `after` replaces the view's `dependencies`, which must name the same jobs.
+    `after` replaces the view's `dependencies`, which name the jobs of those that are not hidden.
     """
 
     kills: Mapping[str, bool] = field(default_factory=dict)

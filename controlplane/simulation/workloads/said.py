@@ -11,9 +11,11 @@ from controlplane.simulation.workloads.base import WorkloadError
 from controlplane.simulation.workloads.rules import After, Array, Condition, Rules, circle_in
 from foundation.forms import FormError
 
-OWN = ("on_walltime", "array", "dependencies")
+OWN = ("on_walltime", "array", "dependencies", "one_suffices")
 WALLTIME = {"kill": True, "warn": False}
 CONDITIONS = tuple(str(condition) for condition in Condition)
+LONGEST_DELAY = 999_999
+"""Minutes after a start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,19 +48,21 @@ class Said:
             raise FormError("on_walltime", f"must be kill or warn, not {said!r:.40}")
         if not isinstance(item.get("array", ""), str):
             raise FormError("array", "must be the name of its job array")
-        others = self._conditions(item.get("dependencies", ()))
-        named = [one for after in others for one in after.jobs]
-        if item.get("id") in named:
+        others = self._conditions(item)
+        if any(item.get("id") in after.jobs for after in others):
             raise FormError("dependencies", "it depends on itself")
-        return {**job, "dependencies": list(dict.fromkeys(named))} if named else job
+        # A policy would wait for the ends of all jobs that it is shown.
+        shown: list[str] = []
+        for after in others:
+            if not after.alternative and after.condition is not Condition.AFTER:
+                shown += after.jobs
+        return {**job, "dependencies": list(dict.fromkeys(shown))} if shown else job
 
     def rules(self, ids: Collection[str]) -> Rules:
         """Return the rules of these jobs. WorkloadError for jobs that wait in a circle."""
         kept = {job: self.items[job] for job in ids}
         after = {
-            job: self._conditions(said["dependencies"])
-            for job, said in kept.items()
-            if said.get("dependencies")
+            job: self._conditions(said) for job, said in kept.items() if said.get("dependencies")
         }
         circle = circle_in({job: [o for a in of for o in a.jobs] for job, of in after.items()})
         if circle:
@@ -70,21 +74,37 @@ class Said:
         }
         return Rules(kills, after, arrays)
 
-    def _conditions(self, given: Any) -> tuple[After, ...]:
+    def _conditions(self, item: Mapping[str, Any]) -> tuple[After, ...]:
+        """Return what a job waits for. FormError for what is no condition."""
+        # 1. The condition of each job or array by name.
+        given = item.get("dependencies", ())
         if isinstance(given, str | bytes) or not isinstance(given, list | tuple | Mapping):
             raise FormError("dependencies", "must be a list of jobs, or conditions by job")
         if not all(isinstance(name, str) for name in given):
             raise FormError("dependencies", "must name jobs by their ids, which are texts")
         conditions = given if isinstance(given, Mapping) else dict.fromkeys(given, "afterok")
-        if bad := [c for c in conditions.values() if c not in CONDITIONS]:
-            known = ", ".join(CONDITIONS)
-            raise FormError("dependencies", f"must be one of {known}, not {bad[0]!r:.40}")
+        one_suffices = item.get("one_suffices", False)
+        if not isinstance(one_suffices, bool):
+            raise FormError("one_suffices", "must be true or false")
+
+        # 2. Its jobs, of an array all elements.
         found = []
-        for name, condition in conditions.items():
+        for name, text in conditions.items():
+            condition, delay_s = _condition(text)
             elements = self.elements.get(name)
             jobs, array = ((name,), "") if elements is None else (tuple(elements), name)
-            found.append(After(jobs, Condition(condition), name=array))
+            found.append(After(jobs, condition, delay_s, array, one_suffices))
         return tuple(found)
+
+
+def _condition(text: object) -> tuple[Condition, float]:
+    """Return condition and delay in seconds of afterok, or of after+10 (minutes). FormError."""
+    name, plus, minutes = str(text).partition("+")
+    has_delay = name == Condition.AFTER and minutes.isdecimal() and int(minutes) <= LONGEST_DELAY
+    if name not in CONDITIONS or (plus and not has_delay):
+        known = ", ".join(CONDITIONS)
+        raise FormError("dependencies", f"must be one of {known}, not {text!r:.40}")
+    return Condition(name), 60.0 * int(minutes or 0)
 
 
 def _circle(jobs: Sequence[str]) -> str:

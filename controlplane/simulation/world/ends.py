@@ -82,7 +82,17 @@ class Ends:
         if reason:
             self.reasons[row] = reason
         world.tell("completion" if state is JobEnd.COMPLETED else "failure")
-        for waiter in world.gates.waiters(row):
+        self._look_at_waiters(row)
+
+    def started(self, row: int) -> None:
+        """Ask for a round if others wait for the start of a job that has been launched."""
+        world = self._world
+        if world.table.launched[row] == 1 and world.gates.starts_matter(row):
+            world.tell("submission")
+            self._look_at_waiters(row)
+
+    def _look_at_waiters(self, row: int) -> None:
+        for waiter in self._world.gates.waiters(row):
             self._look_at(waiter)
 
     def _look_at(self, row: int) -> None:

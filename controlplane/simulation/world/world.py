@@ -338,6 +338,7 @@ class SimulatedWorld:
         self.ends.by_term(launch)
         if self.colocation is not None:
             self.colocation.changed(launch)
+        self.ends.started(row)
 
     def ask_to_stop(self, launch: Launch) -> None:
         """Begin the stop of a launch that goes on; its job waits."""

@@ -75,8 +75,8 @@ def _slurm_variables(reader: Reader, size: Size) -> dict[str, str]:
         variables["SLURM_NTASKS"] = str(size.tasks)
         variables["SLURM_NPROCS"] = str(size.tasks)
     # Without shared GPUs each task is a unit, whose node tells the number.
-    if size.tasks_of_unit > 1:
-        variables["SLURM_TASKS_PER_NODE"] = _tasks_by_node(size)
+    if size.nodes_that_share:
+        variables["SLURM_TASKS_PER_NODE"] = _tasks_by_node(size.tasks, size.nodes_that_share)
     for option, name in REPEATED_OPTIONS.items():
         if option in reader.options:
             variables[name] = reader.options[option].value
@@ -91,14 +91,14 @@ def _slurm_variables(reader: Reader, size: Size) -> dict[str, str]:
     return variables
 
 
-def _tasks_by_node(size: Size) -> str:
+def _tasks_by_node(tasks: int, nodes: int) -> str:
     """Return the tasks of each node as Slurm writes them: 8 on 3 nodes as 3(x2),2."""
-    least, nodes_with_one_more = divmod(size.tasks, size.units)
-    others = size.units - nodes_with_one_more
+    least, nodes_with_one_more = divmod(tasks, nodes)
+    others = nodes - nodes_with_one_more
     texts = list[str]()
-    for tasks, nodes in ((least + 1, nodes_with_one_more), (least, others)):
-        if nodes == 1:
-            texts.append(str(tasks))
-        elif nodes > 1:
-            texts.append(f"{tasks}(x{nodes})")
+    for of_node, equal_nodes in ((least + 1, nodes_with_one_more), (least, others)):
+        if equal_nodes == 1:
+            texts.append(str(of_node))
+        elif equal_nodes > 1:
+            texts.append(f"{of_node}(x{equal_nodes})")
     return ",".join(texts)

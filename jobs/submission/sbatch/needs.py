@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jobs.submission.sbatch.reader import Reader, Submitted
 from loadmaster.slurm.options import constraints, values
@@ -33,8 +33,9 @@ class _GpuRequest:
 class Size:
     """Tasks of a job, and the equal units that they are run as.
 
-    `units_of_node`: the greatest number of units on a node. `gpus_of_unit`, `tasks_of_unit`: GPUs
-    and tasks of each unit.
+    `units_of_node`: units over which the memory and resources of a node are divided.
+    `gpus_of_unit`, `tasks_of_unit`: GPUs and tasks of each unit. `nodes_that_share`: nodes over
+    which the tasks are spread if they share the GPUs of their node, else 0.
     """
 
     tasks: int
@@ -42,19 +43,19 @@ class Size:
     units_of_node: int
     gpus_of_unit: int
     tasks_of_unit: int = 1
+    nodes_that_share: int = 0
 
 
 def put_size(reader: Reader) -> Size:
     """Put units, nodes, cores and GPUs, and return the units.
 
     Each task is a unit if the GPUs divide evenly over the tasks. Otherwise all tasks of a node
-    are one unit and share its GPUs.
+    share its GPUs: they are one unit, or, if the nodes have different numbers of GPUs, each GPU
+    is a unit.
     """
     # 1. Number of tasks and nodes.
     per_node = reader.read("ntasks-per-node", values.count, 0)
-    nodes, most_nodes = reader.read("nodes", values.nodes, (0, 0))
-    if most_nodes > nodes:
-        reader.warn("nodes", f"takes {nodes} nodes, not up to {most_nodes}")
+    nodes = _nodes(reader)
     request = _gpu_request(reader)
     tasks = reader.read("ntasks", values.count, 0)
     if not tasks:
@@ -66,12 +67,13 @@ def put_size(reader: Reader) -> Size:
         limit = "srun starts tasks on the script's own node alone; --nodes=1 keeps all on one"
         reader.result.warnings.append(f"script: {limit}")
 
-    # 2. Units: tasks, or nodes whose tasks share GPUs.
+    # 2. Units: tasks, or what shares GPUs.
     tasks_of_node = per_node or divided_up(tasks, nodes or 1)
     nodes_in_use = nodes or divided_up(tasks, tasks_of_node)
+    if nodes or per_node or tasks == 1:
+        request = _of_whole_nodes(reader, request)
     gpus = _gpus_of_job(reader, request, tasks, nodes_in_use)
-    is_shared = gpus % tasks != 0
-    if is_shared:
+    if gpus % tasks:
         size = _shared_size(reader, request, tasks, nodes_in_use, gpus)
     else:
         size = Size(tasks, units=tasks, units_of_node=tasks_of_node, gpus_of_unit=gpus // tasks)
@@ -87,6 +89,29 @@ def put_size(reader: Reader) -> Size:
     reader.put("cores", _cores(reader, size), "cpus-per-task")
     reader.put("exclusive", "exclusive" in reader.options, "exclusive")
     return size
+
+
+def _nodes(reader: Reader) -> int:
+    """Return the number of nodes: of a range the one that the site chooses, else the least."""
+    least, most = reader.read("nodes", values.nodes, (0, 0))
+    nodes = reader.site.nodes or least
+    if most > least:
+        reader.result.node_range = (least, most)
+        reader.warn("nodes", f"takes {nodes} of {least} to {most} nodes, as few as can hold it")
+    return nodes
+
+
+def _of_whole_nodes(reader: Reader, request: _GpuRequest) -> _GpuRequest:
+    """Return the request with all GPUs of each node for `--exclusive`, as Slurm gives them."""
+    if "exclusive" not in reader.options or reader.options["exclusive"].value:
+        return request
+    labels = reader.read("constraint", constraints.labels, list[str]())
+    gpus = reader.site.gpus_of_node(request.types, labels)
+    if gpus:
+        return replace(request, of_job=0, of_task=0, of_node=gpus)
+    if request.option:
+        reader.warn("exclusive", "gets the GPUs asked for; nodes have different numbers of them")
+    return request
 
 
 def _gpu_request(reader: Reader) -> _GpuRequest:
@@ -136,20 +161,38 @@ def _gpus_of_job(reader: Reader, request: _GpuRequest, tasks: int, nodes: int) -
 
 
 def _shared_size(reader: Reader, request: _GpuRequest, tasks: int, nodes: int, gpus: int) -> Size:
-    """Put one unit for each node, whose tasks share its GPUs."""
-    if gpus % nodes:
-        remedy = "give --gpus-per-node, or another number of nodes"
-        problem = f"{gpus} GPUs cannot be divided evenly over {nodes} nodes; {remedy}"
+    """Put units for tasks that share the GPUs of their node."""
+    if gpus < nodes:
+        remedy = f"ask for {nodes}, or for fewer nodes"
+        problem = f"{gpus} GPUs are too few for {nodes} nodes; {remedy}"
         reader.problems.append(f"{reader.options[request.option]}: {problem}")
     if nodes > 1:
-        reader.put("units_per_node", 1)
         reader.put("nodes", nodes, "nodes")
+
+    # 1. Nodes with different numbers of GPUs: a unit for each GPU. Any of them may be the only one
+    # on its node, so it has the memory of a whole node.
+    if gpus % nodes:
+        if "mem" in reader.options:
+            reader.warn("mem", "is given for each GPU, for the nodes have different numbers")
+        return Size(
+            tasks,
+            units=gpus,
+            units_of_node=1,
+            gpus_of_unit=1,
+            tasks_of_unit=divided_up(tasks, gpus),
+            nodes_that_share=nodes,
+        )
+
+    # 2. Else a unit for each node.
+    if nodes > 1:
+        reader.put("units_per_node", 1)
     return Size(
         tasks,
         units=nodes,
         units_of_node=1,
         gpus_of_unit=gpus // nodes,
         tasks_of_unit=divided_up(tasks, nodes),
+        nodes_that_share=nodes,
     )
 
 

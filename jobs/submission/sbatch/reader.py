@@ -1,6 +1,6 @@
 """Options in force of one submission: their values are read, problems and fields collected."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import PurePosixPath
@@ -17,13 +17,37 @@ class Submitted:
     """Fields of a job as REST takes them, and warnings.
 
     `places`: for messages, the line and option that a field comes from. `test_only`: the job is to
-    be forecast, and not submitted.
+    be forecast, and not submitted. `node_range`: least and greatest number of nodes, if different.
     """
 
     fields: dict[str, Any] = field(default_factory=dict)
     places: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     test_only: bool = False
+    node_range: tuple[int, int] | None = None
+
+
+GpusOfNode = Callable[[Collection[str], Collection[str]], int]
+"""Function of GPU types and labels: the GPUs of each node with these; 0 if unknown or different."""
+
+
+def unknown_gpus(types: Collection[str], labels: Collection[str]) -> int:
+    """Return 0: no cluster is known."""
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What the cluster decides about options.
+
+    `nodes`: number of nodes of the range that `--nodes` allows, 0: the least.
+    """
+
+    nodes: int = 0
+    gpus_of_node: GpusOfNode = unknown_gpus
+
+
+ANY_SITE = Site()
 
 
 @dataclass(slots=True)
@@ -39,6 +63,7 @@ class Reader:
     result: Submitted
     now: datetime
     own: Mapping[str, Any]
+    site: Site = ANY_SITE
     problems: list[str] = field(default_factory=list)
 
     @property

@@ -15,7 +15,7 @@ from jobs.submission.sbatch.needs import (
     put_resources,
     put_size,
 )
-from jobs.submission.sbatch.reader import Reader, Submitted
+from jobs.submission.sbatch.reader import ANY_SITE, Reader, Site, Submitted
 from loadmaster.slurm.options import values
 from loadmaster.slurm.options.moments import moment
 from loadmaster.slurm.options.reading import (
@@ -44,13 +44,16 @@ _NO_INPUT = ("none", "/dev/null")
 NO_FIELDS: Mapping[str, Any] = {}
 
 
-def job_fields(given: object, now: datetime, own: Mapping[str, Any] = NO_FIELDS) -> Submitted:
+def job_fields(
+    given: object, now: datetime, own: Mapping[str, Any] = NO_FIELDS, site: Site = ANY_SITE
+) -> Submitted:
     """Turn the field `sbatch` of a submission, an object with the fields of PARTS, into a job.
 
     `options` are the words of the command line, `arguments` the script's own, `name` is the
     script's file; `folder`, `host` and `user` are where it is submitted, `environment` has the
     variables there that `--export` asks for. Times of day are in the zone of `now`. `own`: fields
-    that the job has itself. Raises ScriptError with every problem found.
+    that the job has itself. `site`: what the cluster decides. Raises ScriptError with every problem
+    found.
     """
     # 1. Read the options of the command line.
     parts = _parts(given)
@@ -67,9 +70,8 @@ def job_fields(given: object, now: datetime, own: Mapping[str, Any] = NO_FIELDS)
         warnings += lines_of_other_systems(parts["script"])
 
     # 3. Give them their meaning.
-    reader = Reader(
-        parts, in_force, Submitted(warnings=warnings, test_only="test-only" in in_force), now, own
-    )
+    result = Submitted(warnings=warnings, test_only="test-only" in in_force)
+    reader = Reader(parts, in_force, result, now, own, site)
     return _submitted(reader)
 
 

@@ -12,7 +12,7 @@ from loadmaster.slurm.programs.server import ACCESS
 PACKAGES = str(Path(loadmaster.__file__).parents[1])
 """Folder from which Python imports Loadmaster."""
 
-PROGRAMS = ("sbatch", "scancel", "scontrol", "squeue", "srun")
+PROGRAMS = ("sacct", "sbatch", "scancel", "scontrol", "sinfo", "squeue", "srun")
 """Programs of Slurm's that a script finds, each a module of `loadmaster.slurm.programs`."""
 
 PROGRAM = (

@@ -23,9 +23,16 @@ _IN_G = {"": 1.0, "K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 2.0**10, "P": 2.0
 _NAME = re.compile(r"[A-Za-z][\w-]*")
 _TYPE = re.compile(r"[A-Za-z0-9][\w.+-]*")
 
-_CONDITIONS = ("afterok", "afterany", "afternotok", "aftercorr")
+AFTER = "after"
+_CONDITIONS = (AFTER, "afterok", "afterany", "afternotok", "aftercorr")
 _SAME_AS_AFTERANY = "afterburstbuffer"
 SINGLETON = "singleton"
+OR = "?"
+"""Separator of dependencies of which one suffices."""
+
+_DELAY = re.compile(r"(.*)\+(\d{1,6})")
+"""Job and minutes of after:5+10."""
+
 _JOB = re.compile(r"[0-9a-fA-F][0-9a-fA-F-]*(?:_\d{1,9}|\[\d{1,9}\])?")
 _ELEMENTS = re.compile(r"([0-9a-fA-F-]+)_\[(\d{1,9})-(\d{1,9})\]")
 MOST_ELEMENTS = 100
@@ -185,30 +192,45 @@ def _amount(text: str, part: str) -> float:
 def dependencies(text: str) -> list[str]:
     """Return dependencies as a job has them: afterok:1, afterok:2, afterany:3 of afterok:1:2,3.
 
-    As of Slurm, a number alone waits for the end of its job; 0 or an empty text waits for none.
+    Those of which one suffices are one text: [afterok:1?afterany:2]. As of Slurm, a number alone
+    waits for the end of its job; 0 or an empty text waits for none.
     """
     if text.strip() in ("", "0"):
         return []
-    if "?" in text:
-        raise ValueFormatError("? (one of several jobs) is not done here; separate jobs by commas")
+    if OR in text and "," in text:
+        remedy = "write commas if all are needed, ? if one suffices"
+        raise ValueFormatError(f"{text[:60]!r} has commas and ?; {remedy}")
+    separator = OR if OR in text else ","
     conditions = list[str]()
-    for raw_part in text.split(","):
-        part = raw_part.strip()
-        condition, colon, jobs = part.partition(":")
-        condition = condition.strip().lower()
-        if condition == SINGLETON and not colon:
-            conditions.append(SINGLETON)
-            continue
-        if not colon and part.isdecimal():
-            condition = "afterany"
-            jobs = part
-        if condition == _SAME_AS_AFTERANY:
-            condition = "afterany"
-        if condition not in _CONDITIONS or "+" in jobs:
-            raise _no_dependency(part)
-        for job in jobs.split(":"):
-            for reference in _references(job.strip(), part):
-                conditions.append(f"{condition}:{reference}")
+    for part in text.split(separator):
+        conditions += _conditions(part.strip())
+    if separator == OR:
+        return [OR.join(dict.fromkeys(conditions))]
+    return conditions
+
+
+def _conditions(part: str) -> list[str]:
+    """Return the conditions of one part, such as after:1 and after:2+10 of after:1:2+10."""
+    condition, colon, jobs = part.partition(":")
+    condition = condition.strip().lower()
+    if condition == SINGLETON and not colon:
+        return [SINGLETON]
+    if not colon and part.isdecimal():
+        condition = "afterany"
+        jobs = part
+    if condition == _SAME_AS_AFTERANY:
+        condition = "afterany"
+    if condition not in _CONDITIONS:
+        raise _no_dependency(part)
+    conditions = list[str]()
+    for job in jobs.split(":"):
+        job = job.strip()
+        delay = ""
+        if condition == AFTER and (match := _DELAY.fullmatch(job)):
+            job = match[1]
+            delay = f"+{int(match[2])}"
+        for reference in _references(job, part):
+            conditions.append(f"{condition}:{reference}{delay}")
     return conditions
 
 
@@ -228,9 +250,9 @@ def _references(job: str, part: str) -> list[str]:
 
 
 def _no_dependency(part: str) -> ValueFormatError:
-    kinds = "afterok, afterany, afternotok or aftercorr and ids of jobs"
-    problem = f"{part[:60]!r} is no dependency that is known here"
-    return ValueFormatError(f"{problem}; write {kinds}, such as afterok:123, or {SINGLETON}")
+    kinds = f"{', '.join(_CONDITIONS[:-1])} or {_CONDITIONS[-1]} and ids of jobs"
+    examples = f"such as afterok:123 or after:123+10, or {SINGLETON}"
+    return ValueFormatError(f"{part[:60]!r} is no dependency; write {kinds}, {examples}")
 
 
 def array_text(text: str) -> str:

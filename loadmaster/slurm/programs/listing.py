@@ -1,10 +1,10 @@
 """Jobs in Slurm's words: states, reasons, times, and the columns of squeue."""
 
-import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from loadmaster.slurm.programs.columns import line_of, long_line
 from loadmaster.slurm.scripts.nodelists import compress
 from loadmaster.slurm.steps.running import ranges
 
@@ -26,6 +26,14 @@ STATES = {
 """Slurm's short and long word for each state."""
 
 TIMEOUT = ("TO", "TIMEOUT")
+DEADLINE = ("DL", "DEADLINE")
+FAILURES = {
+    "oom": ("OOM", "OUT_OF_MEMORY"),
+    "gpu": ("NF", "NODE_FAIL"),
+    "node": ("NF", "NODE_FAIL"),
+    "lease": ("NF", "NODE_FAIL"),
+}
+"""Slurm's words for a failed job, by the class of its last launch's failure."""
 
 REASONS = {
     "array_limit": "JobArrayTaskLimit",
@@ -74,19 +82,15 @@ LONG_NAMES = {
 }  # fmt: skip
 """Columns by the names of squeue's --Format."""
 
-# A dot puts the text at the right of its column: %.10j.
-_FIELD = re.compile(r"%(\.)?(\d{1,4})?([A-Za-z%])")
-_LONG = re.compile(r"([A-Za-z-]+)(?::(\.)?(\d{1,4})?)?")
-
-
-class FormatError(ValueError):
-    """Unknown column in a format; the message names those that there are."""
-
 
 def state_of(row: Row) -> tuple[str, str]:
     """Return Slurm's short and long word for a job's state."""
-    if row["state"] == "failed" and "walltime" in row["failure"]:
-        return TIMEOUT
+    if row["state"] == "failed":
+        if "walltime" in row["failure"]:
+            return TIMEOUT
+        if "deadline" in row["failure"]:
+            return DEADLINE
+        return FAILURES.get(row.get("blame", ""), STATES["failed"])
     return STATES.get(row["state"], ("PD", "PENDING"))
 
 
@@ -97,6 +101,13 @@ def reason_of(row: Row) -> str:
     if state_of(row)[0] != "PD":
         return "None"
     return REASONS.get(row["waiting"], "Resources")
+
+
+def dependency_of(row: Row) -> str:
+    """Return what a job still waits for: afterok:12(unfulfilled), or (null)."""
+    conditions: list[str] = row.get("dependencies", [])
+    texts = [condition.replace("?", "(unfulfilled)?") for condition in conditions]
+    return ",".join(f"{text}(unfulfilled)" for text in texts) or "(null)"
 
 
 def id_of(row: Row) -> str:
@@ -129,7 +140,7 @@ def values_of(row: Row) -> dict[str, str]:
         "account": "(null)",
         "array": str(row["array"] or row["number"]),
         "cpus": str(int(row["cores"] + 0.999)),  # rounded up
-        "dependency": "(null)",
+        "dependency": dependency_of(row),
         "end": moment(end_s),
         "folder": row["folder"] or "(null)",
         "gres": f"gres:gpu:{row['gpus']}" if row["gpus"] else "N/A",
@@ -173,6 +184,20 @@ def duration(seconds: float) -> str:
     return f"{minutes}:{rest_s:02}"
 
 
+def long_duration(seconds: float) -> str:
+    """Return a time with all its parts: 00:01:05, or 2-00:00:00."""
+    text = duration(seconds)
+    if "-" in text:
+        return text
+    return "00:00:00"[: 8 - len(text)] + text
+
+
+def exit_code_of(row: Row) -> str:
+    """Return CODE:SIGNAL as Slurm writes it; a code below 0 is a signal's."""
+    code = row["exit_code"] or 0
+    return f"{code}:0" if code >= 0 else f"0:{-code}"
+
+
 def moment(seconds: float | None) -> str:
     """Return date and time in the node's zone, N/A if there is none."""
     if seconds is None:
@@ -185,53 +210,15 @@ def table(rows: Sequence[Row], format_text: str, *, heads: bool) -> list[str]:
     texts = [values_of(row) for row in rows]
     if heads:
         texts.insert(0, HEADS)
-    return [_line(texts_of_row, format_text) for texts_of_row in texts]
-
-
-def _line(texts: Mapping[str, str], format_text: str) -> str:
-    """Return a format with the texts of its columns. Raises FormatError."""
-
-    def text(match: re.Match[str]) -> str:
-        is_right, width, letter = match.groups()
-        if letter == "%":
-            return "%"
-        if letter not in COLUMNS:
-            known = ", ".join(f"%{known}" for known in COLUMNS)
-            raise FormatError(f"squeue has no %{letter} here; there are {known}")
-        return _padded(texts[COLUMNS[letter]], width, is_right)
-
-    return _FIELD.sub(text, format_text).rstrip()
+    return [line_of(texts_of_row, COLUMNS, format_text, "squeue") for texts_of_row in texts]
 
 
 def long_table(rows: Sequence[Row], names: str, *, heads: bool) -> list[str]:
     """Return the lines of squeue's --Format, such as JobID:10,State, by default 20 wide each."""
-    columns = []
-    for name in names.split(","):
-        match = _LONG.fullmatch(name.strip())
-        column = LONG_NAMES.get(match[1].lower()) if match else None
-        if match is None or column is None:
-            known = ", ".join(LONG_NAMES)
-            raise FormatError(f"squeue has no column {name} here; there are {known}")
-        columns.append((column, match[3] or "20", match[2]))
     texts = [values_of(row) for row in rows]
     if heads:
         texts.insert(0, HEADS)
-    lines = []
-    for texts_of_row in texts:
-        line = ""
-        for column, width, is_right in columns:
-            line += _padded(texts_of_row[column], width, is_right)
-        lines.append(line.rstrip())
-    return lines
-
-
-def _padded(text: str, width: str | None, is_right: str | None) -> str:
-    """Return a text cut or filled to a width; `is_right` is the dot of a format, if any."""
-    if not width:
-        return text
-    size = int(width)
-    cut = text[:size]
-    return cut.rjust(size) if is_right else cut.ljust(size)
+    return [long_line(texts_of_row, LONG_NAMES, names, "squeue") for texts_of_row in texts]
 
 
 def folded(rows: Sequence[Row]) -> list[Row]:

@@ -2,10 +2,20 @@
 
 import os
 import sys
+from collections import deque
 from collections.abc import Sequence
 
 from loadmaster.slurm.options.reading import COMMAND_LINE, Program, ScriptError, read_words
-from loadmaster.slurm.programs.listing import Row, duration, moment, reason_of, state_of, values_of
+from loadmaster.slurm.programs.listing import (
+    Row,
+    dependency_of,
+    exit_code_of,
+    long_duration,
+    moment,
+    reason_of,
+    state_of,
+    values_of,
+)
 from loadmaster.slurm.programs.server import Server, ServerError
 from loadmaster.slurm.scripts.nodelists import NodeListError, compress, expand
 
@@ -24,6 +34,33 @@ ACTIONS = {
     "uhold": "hold",
 }
 """Action of the server for each of scontrol's words."""
+
+
+UPDATES = {
+    ("priority", "0"): "hold",
+    ("priority", "-1"): "release",
+}
+"""Actions of the server that changes of a job by `scontrol update` stand for."""
+
+OPTIONS_OF_CHANGES = {
+    "arraytaskthrottle": "--array",
+    "dependency": "--dependency",
+    "eligibletime": "--begin",
+    "features": "--constraint",
+    "gres": "--gres",
+    "jobname": "--job-name",
+    "minmemorycpu": "--mem-per-cpu",
+    "minmemorynode": "--mem",
+    "name": "--job-name",
+    "numcpus": "--ntasks",
+    "numnodes": "--nodes",
+    "numtasks": "--ntasks",
+    "requeue": "--requeue",
+    "starttime": "--begin",
+    "timelimit": "--time",
+    "workdir": "--chdir",
+}
+"""Options of sbatch by what `scontrol update` calls the same."""
 
 
 def main() -> int:
@@ -46,13 +83,54 @@ def _do(words: Sequence[str], *, is_one_line: bool) -> None:
         _show_list(entity, rest[1:])
     elif verb == "show" and entity in ("job", "jobs"):
         _show_jobs(rest[1:], is_one_line=is_one_line)
+    elif verb == "update" and rest:
+        _update(rest)
     elif verb in ACTIONS and rest:
         server = Server.of_script()
         for reference in ",".join(rest).split(","):
             server.act(reference.removeprefix("JobId="), ACTIONS[verb])
     else:
-        known = "show hostnames, show hostlist, show job, hold, release and requeue"
+        known = "show hostnames, show hostlist, show job, hold, release, requeue and update"
         raise ScriptError([f"{' '.join(words)[:60]!r} is not done here; there are {known}"])
+
+
+def _update(words: Sequence[str]) -> None:
+    """Hold or release the named jobs; all else of a job is as it was submitted."""
+    # 1. The jobs, and what is to change.
+    changes: dict[str, str] = {}
+    references: list[str] = []
+    left = deque(words)
+    while left:
+        name, equals, value = left.popleft().partition("=")
+        if not equals and left:
+            value = left.popleft()  # Slurm takes JobId 12, too
+        if name.lower() in ("jobid", "job"):
+            references += value.split(",")
+        else:
+            changes[name] = value
+    if not references:
+        raise ScriptError(["update is for jobs here; name them by JobId="])
+    if not changes:
+        raise ScriptError(["No changes specified"])
+
+    # 2. Refuse what cannot be changed before anything is.
+    actions = [_action_of(name, value, references[0]) for name, value in changes.items()]
+    server = Server.of_script()
+    for reference in references:
+        for action in actions:
+            server.act(reference, action)
+
+
+def _action_of(name: str, value: str, reference: str) -> str:
+    """Return the action that a change stands for. Raises ScriptError for any other change."""
+    action = UPDATES.get((name.lower(), value.lower()))
+    if action is not None:
+        return action
+    option = OPTIONS_OF_CHANGES.get(name.lower())
+    remedy = f"cancel {reference}, and submit it again"
+    if option is not None:
+        remedy += f" with {option}={value[:40]}"
+    raise ScriptError([f"{name[:40]} of a job stays as it was submitted; {remedy}"])
 
 
 def _show_list(what: str, words: Sequence[str]) -> None:
@@ -80,22 +158,19 @@ def _show_jobs(words: Sequence[str], *, is_one_line: bool) -> None:
 def job_lines(row: Row) -> list[str]:
     """Return the lines about a job, of pairs Name=value, as `scontrol show job` writes them."""
     values = values_of(row)
-    # Slurm writes CODE:SIGNAL; a code below 0 is a signal's.
-    code = row["exit_code"] or 0
-    exit_code = f"{code}:0" if code >= 0 else f"0:{-code}"
     first = f"JobId={row['number']}"
     if row["array"] is not None:
         first += f" ArrayJobId={row['array']} ArrayTaskId={row['index']}"
     limit_s = row["walltime_s"]
-    limit = "UNLIMITED" if limit_s is None else _long_duration(limit_s)
+    limit = "UNLIMITED" if limit_s is None else long_duration(limit_s)
     return [
         f"{first} JobName={row['name']}",
         f"UserId={row['user']}",
         f"Priority={row['priority']} Account=(null) QOS=(null)",
-        f"JobState={state_of(row)[1]} Reason={reason_of(row)} Dependency=(null)",
+        f"JobState={state_of(row)[1]} Reason={reason_of(row)} Dependency={dependency_of(row)}",
         f"Requeue={int(row['preemptible'])} Restarts={row['restarts']} BatchFlag=1"
-        f" ExitCode={exit_code}",
-        f"RunTime={_long_duration(row['run_s'])} TimeLimit={limit}",
+        f" ExitCode={exit_code_of(row)}",
+        f"RunTime={long_duration(row['run_s'])} TimeLimit={limit}",
         f"SubmitTime={values['submitted']} EligibleTime={moment(row['begin_s'])}",
         f"StartTime={values['start']} EndTime={values['end']}",
         f"Partition={row['cluster']}",
@@ -107,14 +182,6 @@ def job_lines(row: Row) -> list[str]:
         "StdIn=/dev/null",
         f"StdOut={row['output']}",
     ]
-
-
-def _long_duration(seconds: float) -> str:
-    """Return a time with all its parts: 00:01:05, or 2-00:00:00."""
-    text = duration(seconds)
-    if "-" in text:
-        return text
-    return "00:00:00"[: 8 - len(text)] + text
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import uuid
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 ACCESS = "server.json"
 """File beside the programs with address and token of the server, which the job's user alone reads.
@@ -40,7 +40,7 @@ class Server:
     """The server, as the script of one launch may ask it."""
 
     def __init__(self, access: dict[str, Any]) -> None:
-        self._url = str(access["url"]).rstrip("/") + "/api/v1/script/jobs/"
+        self._url = str(access["url"]).rstrip("/") + "/api/v1/script/"
         self._token = str(access["token"])
         self._context = _context(access)
 
@@ -56,18 +56,35 @@ class Server:
 
     def jobs(self, numbers: list[str] | None = None) -> list[dict[str, Any]]:
         """Return the own jobs with these numbers (12, 12_3), or all that are not over."""
-        query = ""
+        query = {"numbers": ",".join(numbers)} if numbers else {}
+        return list(self._ask("GET", f"jobs/?{urlencode(query)}")["jobs"])
+
+    def jobs_with_usage(
+        self, numbers: list[str], since_s: float | None = None
+    ) -> list[dict[str, Any]]:
+        """Return own jobs with the memory that they have used.
+
+        Those with these numbers, or without any all that are not over, and those that have ended
+        after `since_s` (epoch seconds).
+        """
+        query = {"usage": "memory"}
         if numbers:
-            query = f"?numbers={quote(','.join(numbers))}"
-        return list(self._ask("GET", query)["jobs"])
+            query["numbers"] = ",".join(numbers)
+        elif since_s is not None:
+            query["since_s"] = f"{since_s:.0f}"
+        return list(self._ask("GET", f"jobs/?{urlencode(query)}")["jobs"])
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Return the nodes of the script's cluster."""
+        return list(self._ask("GET", "nodes/")["nodes"])
 
     def act(self, reference: str, verb: str) -> None:
         """Cancel, hold, release or requeue a job, an array or an element."""
-        self._ask("POST", f"{quote(reference, safe='')}/{verb}/", {})
+        self._ask("POST", f"jobs/{quote(reference, safe='')}/{verb}/", {})
 
     def submit(self, submission: dict[str, Any]) -> dict[str, Any]:
         """Submit a script; return an answer with its `number` and `warnings`."""
-        return self._ask("POST", "", submission)
+        return self._ask("POST", "jobs/", submission)
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Send a request, again after failures that may pass. Raises ServerError."""

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from loadmaster.slurm.options.reading import COMMAND_LINE, Program, ScriptError, read_words
 from loadmaster.slurm.programs import listing
-from loadmaster.slurm.programs.listing import FormatError, Row, state_of
+from loadmaster.slurm.programs.columns import FormatError
+from loadmaster.slurm.programs.listing import Row, state_of
 from loadmaster.slurm.programs.server import Server, ServerError
 
 SQUEUE = Program.of(

@@ -163,6 +163,13 @@ def _is_over_team_limit(facts: PlanFacts, entry: Waiting) -> bool:
     return facts.gpus_needed_by_teams[entry.team] > entry.gpus
 
 
+def _is_outbid(facts: PlanFacts, entry: Waiting) -> bool:
+    """Return True if a job would fit now, and is worth less than its GPUs cost."""
+    if entry.price is None or entry.worth is None or entry.price <= entry.worth:
+        return False
+    return _has_room(facts, entry)
+
+
 IMPOSSIBLE = (
     WaitCode.NO_THROUGHPUT,
     WaitCode.NO_NODE_FITS,
@@ -191,5 +198,6 @@ RULES: Mapping[WaitCode, Rule] = {
     WaitCode.CHEAPER_LATER: _is_cheaper_later,
     WaitCode.BETTER_NODE: _has_a_better_node,
     WaitCode.RESERVED: _is_reserved,
+    WaitCode.OUTBID: _is_outbid,
 }
 """Rule of each code."""

@@ -131,7 +131,8 @@ class Reasons:
             # A job that ran has had room: the plan gives it to others.
             if phases[row] is JobPhase.RUNNING and code is WaitCode.NO_CAPACITY:
                 code = WaitCode.POSTPONED
-            yield replace(reason, job=columns.ids[row], code=code)
+            of_job = reason.of(columns.ids[row], None)
+            yield of_job if code is reason.code else replace(of_job, code=code)
 
     def _reason(self, row: int, holders: Holders) -> Waiting:
         options = self.options.within(inf, row) or self.options.over_nodes(row)

@@ -393,6 +393,14 @@ def _better_node(case: Case) -> bool:
     return case.fits() and not case.fits(only=case.entry.nodes)
 
 
+def _outbid(case: Case) -> bool:
+    """Return True if it would fit, and lacks a part of the price."""
+    price, worth = case.entry.price, case.entry.worth
+    assert price is not None
+    assert worth is not None
+    return price > worth and case.fits()
+
+
 CHECKS = {
     WaitCode.NO_CAPACITY: _no_capacity,
     WaitCode.POSTPONED: lambda case: case.fits(),
@@ -416,6 +424,7 @@ CHECKS = {
     WaitCode.NOT_SPREAD: _not_spread,
     WaitCode.SOLVER_FAILED: lambda case: case.plan.status.value == "kept",
     WaitCode.TEAM_LIMIT: _over_team_limit,
+    WaitCode.OUTBID: _outbid,
 }
 
 

@@ -1,5 +1,6 @@
 """A live cluster's history says what no policy is told: kills, arrays and dependencies."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -53,3 +54,22 @@ def test_dependencies_on_what_a_history_does_not_have_are_left_out() -> None:
     document = the_history(cluster, element, waits)
     assert "arrays" not in document
     assert load(document, 1).rules.after == {}
+
+
+def test_a_history_has_starts_and_alternatives_that_jobs_waited_for() -> None:
+    cluster, kind, team = a_cluster(), a_kind(steps_per_s={("V100", 1): 1.0}), a_team()
+    a_node(cluster)
+    one, two, follows, either, lacking = (a_job(cluster, kind=kind, team=team) for _ in range(5))
+    gone = a_job(cluster, kind=kind, team=team, state="cancelled")
+    delay = timedelta(minutes=7)
+    Dependency.objects.create(job=follows, on=one, condition="after", delay=delay)
+    for on in (one, two):
+        Dependency.objects.create(job=either, on=on, condition="afterok", alternative=True)
+    for on in (one, gone):
+        Dependency.objects.create(job=lacking, on=on, condition="afterany", alternative=True)
+    document = the_history(cluster, one, two, follows, either, lacking)
+    rules = load(document, 1).rules
+    (start,) = rules.after[str(follows.pk)]
+    assert (start.jobs, str(start.condition), start.delay_s) == ((str(one.pk),), "after", 420.0)
+    assert {after.alternative for after in rules.after[str(either.pk)]} == {True}
+    assert str(lacking.pk) not in rules.after, "the job that is gone may have let it start"

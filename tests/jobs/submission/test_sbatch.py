@@ -7,7 +7,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.utils import timezone
 
-from clusters.models import Cluster, Node
+from clusters.models import Cluster, Device, Node
 from controlplane.loop.live.observe import observe
 from controlplane.loop.live.rows import Rows
 from jobs.models import Job
@@ -15,8 +15,10 @@ from jobs.services import job_clone, job_data, job_hold, job_release, job_submit
 from jobs.submission.sbatch import needs
 from jobs.submission.validation import JobInvalid, JobRequest, validate_job
 from jobs.wording.explanation import explain
+from loadmaster.features import features_with
 from loadmaster.slurm.options.reading import MAX_SCRIPT, NAMED
 from tests.builders import a_cluster, a_gpu_type, a_node, a_team, a_user
+from tests.builders_live import a_round
 
 MIB_GB = 2**20 / 1e9
 
@@ -111,6 +113,16 @@ def test_a_script_without_options_is_a_batch_job_of_one_core_in_its_folder(
         (["-n3 -G2 --mem-per-cpu=1G"], {"units": 1, "memory_gb": 3 * 1024 * MIB_GB}),
         (["-n3 -G2 --mem=3G"], {"units": 1, "memory_gb": 3 * 1024 * MIB_GB}),
         (["-n4 -G4"], {"units": 4, "gpus_min": 4, "cores": 1.0}),
+        # Nodes with different numbers of GPUs: a unit is a GPU.
+        (["-G3 -N2"], {"units": 3, "nodes": 2, "gpus_min": 3, "units_per_node": 0, "cores": 1.0}),
+        (["-G5 -N2 -n8 -c2"], {"units": 5, "nodes": 2, "gpus_min": 5, "cores": 4.0}),
+        (["-G3 -N2 --mem=4G"], {"units": 3, "memory_gb": 4096 * MIB_GB}),
+        (["-n5 -N2 --ntasks-per-gpu=2"], {"units": 3, "nodes": 2, "gpus_min": 3, "cores": 2.0}),
+        # Of a range as few nodes as can hold it.
+        (["-G3 -N 1-2"], {"units": 1, "nodes": 1, "gpus_min": 3}),
+        (["-G5 -N 1-2"], {"units": 5, "nodes": 2, "gpus_min": 5}),
+        (["-n 20 -N 1-4"], {"units": 20, "nodes": 2}),
+        (["-n 20 -N 1-4 --mem-per-cpu=6G"], {"units": 20, "nodes": 3}),
         # Counts that others imply.
         (["-G4 --gpus-per-task=2"], {"units": 2, "gpus_min": 4}),
         (["-G2 --ntasks-per-gpu=2"], {"units": 1, "gpus_min": 2, "cores": 4.0}),
@@ -216,7 +228,12 @@ def test_steps_of_several_tasks_are_warned_of_unless_one_node_has_all(
         (["-t soon"], "sbatch", "line 2: --time: 'soon' is no time; write minutes, "),
         (["", "--mem=much"], "sbatch", "line 3: --mem: 'much' is no amount of memory; "),
         (["--mem=1G --mem-per-cpu=1G"], "sbatch", "line 2: --mem: goes without --mem-per-cpu"),
-        (["-d after:1"], "sbatch", "line 2: --dependency: 'after:1' is no dependency that is "),
+        (["-d before:1"], "sbatch", "line 2: --dependency: 'before:1' is no dependency; write "),
+        (
+            ["-d 'afterok:1,afterok:2?afterok:3'"],
+            "sbatch",
+            "line 2: --dependency: 'afterok:1,afterok:2?afterok:3' has commas and ?; write commas",
+        ),
         (["-C 'a*2'"], "sbatch", "line 2: --constraint: 'a*2': nodes of one job are not counted"),
         (["--export-file=x"], "sbatch", "line 2: --export-file: is refused: the script would run"),
         (["--container=x"], "sbatch", "line 2: --container: is refused: the script would run"),
@@ -238,14 +255,14 @@ def test_steps_of_several_tasks_are_warned_of_unless_one_node_has_all(
             "line 2: --gpus: has 1201 characters and may have 1000; ",
         ),
         (
-            ["-G 3 -N 2 -n 4"],
+            ["-G 3 -N 4"],
             "sbatch",
-            "line 2: --gpus: 3 GPUs cannot be divided evenly over 2 nodes; give --gpus-per-node",
+            "line 2: --gpus: 3 GPUs are too few for 4 nodes; ask for 4, or for fewer nodes",
         ),
         (
-            ["-n5 -N2 --ntasks-per-gpu=2"],
+            ["-n5 -N4 --ntasks-per-gpu=2"],
             "sbatch",
-            "line 2: --ntasks-per-gpu: 3 GPUs cannot be divided evenly over 2 nodes",
+            "line 2: --ntasks-per-gpu: 3 GPUs are too few for 4 nodes",
         ),
     ],
 )
@@ -444,6 +461,90 @@ def test_a_deadline_is_that_of_the_job(user: User, cluster: Cluster) -> None:
 def test_options_for_a_forecast_are_told(user: User, cluster: Cluster) -> None:
     assert taken(user, "--test-only").test_only
     assert not taken(user).test_only
+
+
+@pytest.mark.parametrize(
+    ("lines", "fields"),
+    [
+        (["--exclusive"], {"gpus_min": 4, "units": 1}),
+        (["--exclusive --gres=gpu:1"], {"gpus_min": 4, "units": 1}),
+        (["--exclusive -G1 -N1"], {"gpus_min": 4, "nodes": 1}),
+        (["--exclusive -N2"], {"gpus_min": 8, "units": 2, "nodes": 2}),
+        (["--exclusive -N2 -n4 --gpus-per-node=1"], {"gpus_min": 8, "units": 4, "nodes": 2}),
+        (["--exclusive -N1 -n3"], {"gpus_min": 4, "units": 1, "cores": 3.0}),
+        (["--exclusive --ntasks-per-node=2"], {"gpus_min": 4, "units": 2}),
+        (["--exclusive=user -G1"], {"gpus_min": 1}),
+        (["--exclusive -n4"], {"gpus_min": 0, "units": 4}),
+    ],
+)
+def test_an_exclusive_script_has_all_gpus_of_its_nodes(
+    user: User, cluster: Cluster, lines: list[str], fields: dict[str, Any]
+) -> None:
+    job = taken(user, *lines).job
+    assert job.exclusive
+    assert {name: getattr(job, name) for name in fields} == fields
+
+
+def test_an_exclusive_script_has_the_gpus_of_the_nodes_that_suit_it(
+    user: User, cluster: Cluster
+) -> None:
+    big = a_gpu_type("A100")
+    a_node(cluster, gpu_type=big, gpus=8, cores=16, memory_gb=64, labels=["big"])
+    a_node(cluster, gpus=0, cores=16, memory_gb=64, labels=["plain"])
+    assert taken(user, "--exclusive --gres=gpu:A100:1").job.gpus_min == 8
+    assert taken(user, "--exclusive --gres=gpu:v100:1").job.gpus_min == 4
+    assert taken(user, "--exclusive -C big").job.gpus_min == 8
+    assert taken(user, "--exclusive -C plain").job.gpus_min == 0
+    assert taken(user, "--exclusive -G1 -C a100").job.gpus_min == 8
+
+
+def test_an_exclusive_script_keeps_its_gpus_where_nodes_have_different_numbers(
+    user: User, cluster: Cluster
+) -> None:
+    a_node(cluster, gpus=8, cores=16, memory_gb=64)
+    request = taken(user, "--exclusive -G1")
+    assert request.job.gpus_min == 1
+    assert request.warnings == (
+        "line 2: --exclusive: gets the GPUs asked for; nodes have different numbers of them",
+    )
+    assert taken(user, "--exclusive").job.gpus_min == 0
+
+
+def test_unhealthy_gpus_of_a_node_are_not_asked_for(user: User, cluster: Cluster) -> None:
+    for node in Node.objects.all():
+        Device.objects.filter(pk=node.devices.all()[0].pk).update(healthy=False)
+    assert taken(user, "--exclusive").job.gpus_min == 3
+
+
+def test_tasks_are_spread_evenly_where_the_gpus_are_not(user: User, cluster: Cluster) -> None:
+    job = taken(user, "-G3 -N2").job
+    assert job.environment["SLURM_TASKS_PER_NODE"] == "1(x2)"
+    assert "SLURM_NTASKS" not in job.environment
+    assert taken(user, "-G3 -N2 -n5").job.environment["SLURM_TASKS_PER_NODE"] == "3,2"
+
+
+@pytest.fixture
+def able_agents(cluster: Cluster) -> None:
+    """Let the agents of all nodes know scripts and limits."""
+    Node.objects.update(features=list(features_with("process")))
+
+
+@pytest.mark.usefixtures("able_agents")
+def test_uneven_gpus_start_on_two_nodes(user: User, cluster: Cluster) -> None:
+    job = job_submit(user, sbatch("-G5 -N2 -t5")).job
+    a_round(cluster)
+    seats = job.assignments.order_by("rank").values_list("gpus", "units")
+    assert sorted(seats) in ([(1, 1), (4, 4)], [(2, 2), (3, 3)])
+    job.refresh_from_db()
+    assert job.state == "starting"
+
+
+@pytest.mark.usefixtures("able_agents")
+def test_an_exclusive_script_starts_with_all_gpus_of_its_node(user: User, cluster: Cluster) -> None:
+    jobs = [job_submit(user, sbatch("--exclusive -G1 -t5")).job for _ in range(3)]
+    a_round(cluster)
+    held = [list(job.assignments.values_list("gpus", flat=True)) for job in jobs]
+    assert sorted(held) == [[], [4], [4]]
 
 
 @pytest.mark.parametrize(

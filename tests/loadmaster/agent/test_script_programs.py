@@ -120,6 +120,29 @@ def test_a_script_signals_its_own_steps(run: Run) -> None:
 
 
 def test_words_that_scontrol_has_not_here_are_refused_by_name(run: Run) -> None:
-    text = run("scontrol update JobId=7 TimeLimit=5 || echo refused\n")
-    assert text.splitlines()[0] == "refused"
-    assert "'update JobId=7 TimeLimit=5' is not done here" in text
+    text = run(
+        "scontrol update JobId=7 TimeLimit=5 || echo refused\nscontrol reboot n1 || echo refused\n"
+    )
+    refused, again, *errors = text.splitlines()
+    assert (refused, again) == ("refused", "refused")
+    assert "TimeLimit of a job stays as it was submitted; cancel 7" in errors[0]
+    assert "'reboot n1' is not done here" in errors[1]
+
+
+def test_a_script_looks_at_its_node_and_at_its_jobs_of_today(run: Run, site: NodeSite) -> None:
+    text = run(
+        "sinfo -h -o '%D %t %N'\nsinfo -h -o %R\nsacct -n -X -P -o jobid,jobname,state,user\n"
+        "until sacct -j 7 -n -o jobid | grep -q batch; do sleep 0.2; done\n"
+        "sacct -j 7 -n -P -o jobid\nsacct -n -u eve\nsacct -j 99 -n\n"
+    )
+    lines = text.splitlines()
+    assert lines[0] in (f"1 mix {site.node.name}", f"1 alloc {site.node.name}")
+    assert lines[1] == site.cluster.name
+    assert lines[2:] == ["7|mine|RUNNING|ada", "7", "7.batch"]
+
+
+def test_a_script_lets_another_start_by_its_own_start(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "next.sh").write_text("#!/bin/sh\ntrue\n")
+    run("sbatch -J next -d after:$SLURM_JOB_ID+9 next.sh\nsqueue -h -n next -o %E\n")
+    (link,) = Job.objects.get(name="next").dependency_links.all()
+    assert (link.condition, link.delay.total_seconds()) == ("after", 540.0)

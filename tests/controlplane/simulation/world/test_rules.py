@@ -170,6 +170,50 @@ def test_a_job_waits_for_a_whole_array_and_for_an_element() -> None:
     )
 
 
+def test_a_job_waits_for_the_start_of_another_and_minutes_after_it() -> None:
+    simulation, outcome = run(
+        job("first", 500.0, cores=8.0),
+        job("second", 500.0, cores=4.0),
+        job("at-start", 10.0, dependencies={"second": "after"}),
+        job("later", 10.0, dependencies={"second": "after+2"}),
+        job("too", 10.0, dependencies={"at-start": "afterok", "second": "after+1"}),
+    )
+    found = spans(outcome)
+    assert found["second"][0] == 500.0
+    assert found["at-start"] == (500.0, 510.0)
+    assert found["later"] == (620.0, 630.0)
+    assert found["too"] == (560.0, 570.0)
+    shown = [{view.id for view in one.snapshot.jobs} for one in simulation.rounds]
+    assert "at-start" not in shown[0], "no policy may take it for one that waits for an end"
+
+
+def test_a_job_that_ends_without_a_start_counts_as_started() -> None:
+    never = job("never", 10.0, dependencies={"fails": "afterok"})
+    fails = job("fails", 10.0, walltime_s=5.0, on_walltime="kill")
+    _, outcome = run(fails, never, job("follows", 10.0, dependencies={"never": "after"}))
+    assert spans(outcome)["follows"] == (5.0, 15.0)
+
+
+def test_one_of_several_dependencies_suffices_where_a_job_says_so() -> None:
+    either = {"one_suffices": True}
+    killed = {"walltime_s": 20.0, "on_walltime": "kill"}
+    _, outcome = run(
+        job("fails", 100.0, **killed),
+        job("short", 50.0),
+        job("long", 90.0),
+        job("first-end", 1.0, dependencies={"long": "afterany", "short": "afterok"}, **either),
+        job("not-the-failed", 1.0, dependencies={"fails": "afterok", "long": "afterok"}, **either),
+        job("start", 1.0, dependencies={"long": "afterok", "short": "after+1"}, **either),
+        job("none", 1.0, dependencies={"fails": "afterok", "short": "afternotok"}, **either),
+    )
+    found = spans(outcome)
+    assert found["first-end"][0] == 50.0
+    assert found["not-the-failed"][0] == 90.0
+    assert found["start"][0] == 60.0
+    assert states(outcome)["none"] == "never_ready"
+    assert found["none"][1] == 50.0
+
+
 @pytest.mark.parametrize(
     ("jobs", "options", "problem"),
     [
@@ -179,7 +223,9 @@ def test_a_job_waits_for_a_whole_array_and_for_an_element() -> None:
             {},
             "wait for each other in a circle",
         ),
-        ([job("a", 1.0, dependencies={"b": "after"})], {}, "must be one of afterok, afterany"),
+        ([job("a", 1.0, dependencies={"b": "before"})], {}, "must be one of after, afterok,"),
+        ([job("a", 1.0, dependencies={"b": "afterok+5"})], {}, "must be one of after, afterok,"),
+        ([job("a", 1.0, dependencies={}, one_suffices=1)], {}, "one_suffices: must be true or"),
         ([job("a", 1.0, on_walltime="end")], {}, "on_walltime: must be kill or warn"),
         ([job("a", 1.0)], {"arrays": {"A": 2}}, "no job has array 'A'"),
         ([job("a", 1.0, array="a")], {}, "'a' is a job too"),

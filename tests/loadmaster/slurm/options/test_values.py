@@ -55,6 +55,16 @@ def test_dependencies_are_listed_one_by_one() -> None:
     ]  # fmt: skip
 
 
+def test_a_start_is_waited_for_with_minutes_of_its_own() -> None:
+    found = values.dependencies("after:1:2+10,after:3_4+05")
+    assert found == ["after:1", "after:2+10", "after:3_4+5"]
+
+
+def test_dependencies_of_which_one_suffices_are_one_text() -> None:
+    assert values.dependencies("afterok:1:2?afterany:3") == ["afterok:1?afterok:2?afterany:3"]
+    assert values.dependencies("1?2") == ["afterany:1?afterany:2"]
+
+
 def test_what_is_exported_is_all_or_some_or_given() -> None:
     found = values.exported("ALL,A,B=1")
     assert (found.all, found.names, dict(found.values)) == (True, frozenset("A"), {"B": "1"})
@@ -84,10 +94,13 @@ def test_a_signal_has_a_name_and_the_seconds_before_the_end(text: str, plain: st
         (
             values.dependencies,
             [
-                "after:1",
+                "after:1+",
+                "after:1+x",
+                "afterok:1+5",
                 "afterok",
                 "afterok:",
-                "afterok:1?afterok:2",
+                "afterok:1?afterok:2,afterok:3",
+                "afterok:1?",
                 "none",
                 "afterok:1,",
                 ",afterok:1",

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from loadmaster.slurm.programs.columns import FormatError
 from loadmaster.slurm.programs.listing import (
     FORMAT,
-    FormatError,
     duration,
     folded,
     id_of,
@@ -104,3 +104,12 @@ def test_scontrol_shows_pairs_that_scripts_cut_out() -> None:
     element = " ".join(job_lines(row(array=7, index=3, exit_code=-9)))
     assert "ArrayJobId=7 ArrayTaskId=3" in element
     assert "ExitCode=0:9" in element
+
+
+def test_what_a_job_waits_for_is_written_as_slurm_does() -> None:
+    waits = row(state="queued", dependencies=["afterok:7", "after:8_2+5"])
+    assert table([waits], "%E", heads=False) == ["afterok:7(unfulfilled),after:8_2+5(unfulfilled)"]
+    either = row(state="queued", dependencies=["afterok:7?afterany:8"])
+    assert table([either], "%E", heads=False) == ["afterok:7(unfulfilled)?afterany:8(unfulfilled)"]
+    assert "Dependency=afterok:7(unfulfilled)?" in "\n".join(job_lines(either))
+    assert table([row()], "%E", heads=False) == ["(null)"], "older servers do not tell"

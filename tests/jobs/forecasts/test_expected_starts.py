@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 
 from clusters.models import Cluster
-from jobs.forecasts.starts import day_and_time, expected_starts, starts_of
+from jobs.forecasts.expected_starts import day_and_time, expected_starts, starts_of
 from tests.builders import a_cluster, a_job, at
 from tests.builders_pages import a_forecast
 

@@ -1,6 +1,6 @@
 """Starts that a round's plan schedules are stored; a simulation is requested for the others.
 
-The simulation itself is `controlplane.studies.forecasts`.
+The simulation itself is `controlplane.studies.simulated_starts`.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from django.utils import timezone
 
 from clusters.models import Cluster
 from controlplane.simulation.world.run import SimulationError
-from controlplane.studies import forecasts
-from controlplane.studies.forecasts import forecast_round
-from jobs.forecasts.starts import first_forecast, starts_of
+from controlplane.studies import simulated_starts
+from controlplane.studies.simulated_starts import forecast_round
+from jobs.forecasts.expected_starts import first_forecast, starts_of
 from jobs.models import Assignment, Dependency, Forecast, Job
 from jobs.services import job_submit
 from policies.contract.snapshot import Source
@@ -76,7 +76,7 @@ def test_a_simulation_that_takes_too_long_forecasts_the_starts_it_has_seen(
     before = expected(cluster)
     clock = count()
     monkeypatch.setattr("controlplane.simulation.ahead.monotonic", lambda: float(next(clock)))
-    monkeypatch.setattr(forecasts, "BUDGET_S", 2.0)  # two looks at the clock: two rounds
+    monkeypatch.setattr(simulated_starts, "BUDGET_S", 2.0)  # two looks at the clock: two rounds
     assert forecast_round(cluster.pk)
     assert expected(cluster) == {**before, "d": 1}, "those it has not seen keep their forecast"
 
@@ -87,7 +87,7 @@ def test_a_policy_that_fails_in_a_simulation_forecasts_nothing(
     def fail(*_: object, **__: object) -> None:
         raise SimulationError("round at 7 s: no plan")
 
-    monkeypatch.setattr(forecasts, "run_ahead", fail)
+    monkeypatch.setattr(simulated_starts, "run_ahead", fail)
     a_round(cluster)
     assert not forecast_round(cluster.pk)
     assert expected(cluster) == {}
@@ -150,6 +150,24 @@ def test_a_job_that_waits_for_an_array_is_expected_when_its_last_element_ends() 
     assert expected(cluster) == {"part": 3, "last": 6}
     last.refresh_from_db()
     assert last.pk in starts_of([last], timezone.now()).expected
+
+
+def test_a_job_that_waits_for_a_start_is_expected_at_it_or_minutes_after() -> None:
+    cluster = a_cluster(policy="area_backfilling")
+    a_node(cluster, name="cpu", gpus=0, cores=1.0)
+    kind = a_kind("batch")
+    first, second, at_start, later, either = (
+        a_job(cluster, name=name, kind=kind, **{**BATCH, "walltime_s": 300.0})
+        for name in ("first", "second", "at-start", "later", "either")
+    )
+    Dependency.objects.create(job=at_start, on=second, condition="after")
+    Dependency.objects.create(job=later, on=second, condition="after", delay=timedelta(minutes=10))
+    Dependency.objects.create(job=either, on=second, condition="afterok", alternative=True)
+    Dependency.objects.create(job=either, on=first, condition="afternotok", alternative=True)
+    a_round(cluster)
+    assert forecast_round(cluster.pk)
+    found = expected(cluster)
+    assert found == {"second": 3, "at-start": 3, "later": 9, "either": 6}
 
 
 def test_a_job_whose_turn_nobody_knows_is_told_why() -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from clusters.models import Cluster, Node
 from controlplane.loop.live.world import Solve
-from jobs.forecasts.rounds import simulate_paced
-from jobs.forecasts.starts import starts_of
+from jobs.forecasts.expected_starts import starts_of
+from jobs.forecasts.scheduled_starts import simulate_paced
 from jobs.forecasts.storage import calibrated, score_of
 from jobs.models import Forecast, Job
 from policies.contract.plan import LAST_S, Expected, Plan, PlanStatus, WaitCode, Waiting
@@ -101,7 +101,7 @@ def test_jobs_that_a_schedule_leaves_out_are_simulated_and_keep_their_forecast_u
 ) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(
-        "jobs.forecasts.rounds.current_app.send_task",
+        "jobs.forecasts.scheduled_starts.current_app.send_task",
         lambda name, args, **_: asked.append((name, args)),
     )
     jobs = [a_job(cluster), a_job(cluster)]
@@ -117,7 +117,7 @@ def test_a_plan_without_a_schedule_asks_for_a_simulation(
 ) -> None:
     asked = list[tuple[Any, ...]]()
     monkeypatch.setattr(
-        "jobs.forecasts.rounds.current_app.send_task",
+        "jobs.forecasts.scheduled_starts.current_app.send_task",
         lambda name, given, countdown: asked.append((name, given)),  # no instant at which it ends
     )
     a_job(cluster)
@@ -132,7 +132,7 @@ def test_jobs_that_only_wait_for_others_ask_for_a_simulation_too(
 ) -> None:
     asked = list[tuple[Any, ...]]()
     monkeypatch.setattr(
-        "jobs.forecasts.rounds.current_app.send_task",
+        "jobs.forecasts.scheduled_starts.current_app.send_task",
         lambda name, given, **_: asked.append(given),
     )
     a_round(cluster, placing())
@@ -165,11 +165,11 @@ def test_rounds_that_follow_each_other_ask_once_and_a_long_simulation_is_followe
 ) -> None:
     delays = list[float]()
     monkeypatch.setattr(
-        "jobs.forecasts.rounds.current_app.send_task",
+        "jobs.forecasts.scheduled_starts.current_app.send_task",
         lambda *_, countdown, **__: delays.append(countdown),
     )
     clock = iter([10.0, 11.0, 20.0, 60.0])
-    monkeypatch.setattr("jobs.forecasts.rounds.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("jobs.forecasts.scheduled_starts.time.monotonic", lambda: next(clock))
     a_job(cluster)
     for _ in range(3):
         a_round(cluster, placing())

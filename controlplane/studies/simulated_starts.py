@@ -2,10 +2,13 @@
 
 The snapshot of the newest round is simulated to the end of its queue with the round's policy,
 within a budget of work. In the simulation no job arrives and none fails. A job that waits for an
-array or a held job is in no round; it is expected to start when these have ended.
+array, a held job, a start or one of several jobs is in no round; it is expected to start when what
+it waits for has come.
 """
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from uuid import UUID
 
 from controlplane.loop.models import Round
@@ -17,7 +20,7 @@ from controlplane.simulation.ahead import (
 )
 from controlplane.simulation.world.run import SimulationError
 from jobs.dependencies import unsatisfied
-from jobs.forecasts.rounds import not_scheduled
+from jobs.forecasts.scheduled_starts import not_scheduled
 from jobs.forecasts.storage import store
 from jobs.lifecycle import ACTIVE, JobState
 from jobs.models import Condition, Dependency, Job
@@ -58,7 +61,7 @@ def forecast_round(cluster_id: int) -> bool:
     # 3. Starts of the jobs in it, and why some have none; then of the jobs that wait for others.
     starts = {job: _expected(ahead, job) for job in sorted(not_scheduled(plan))}
     reasons = {job: ahead.jobs[job].why for job in starts if job in ahead.jobs}
-    for job, forecast in _dependent(cluster_id, ahead).items():
+    for job, forecast in _dependent(cluster_id, ahead, snapshot.now_s).items():
         if isinstance(forecast, str):
             starts[job] = None
             reasons[job] = forecast
@@ -77,50 +80,77 @@ def forecast_round(cluster_id: int) -> bool:
     return True
 
 
-def _dependent(cluster_id: int, ahead: Ahead) -> Mapping[str, Expected | str]:
+def _dependent(cluster_id: int, ahead: Ahead, now_s: float) -> Mapping[str, Expected | str]:
     """Expected starts of jobs that wait for others and are not simulated, or why there is none.
 
     The simulation lets all jobs complete, and so it says nothing of what comes after a failure.
     """
-    unsatisfied_links = Dependency.objects.filter(unsatisfied(), job__cluster=cluster_id)
-    links = unsatisfied_links.filter(job__state=JobState.QUEUED)
-    ends_of_arrays = _ends_of_arrays(cluster_id, ahead)
+    # 1. The moments at which its open dependencies are satisfied, for each job.
+    now = datetime.fromtimestamp(now_s, UTC)
+    unsatisfied_links = Dependency.objects.filter(unsatisfied(now), job__cluster=cluster_id)
+    links = unsatisfied_links.filter(job__state=JobState.QUEUED).select_related("on")
+    elements = _elements_waited_for(cluster_id)
+    moments: dict[str, list[float | str]] = defaultdict(list)
+    one_suffices = set[str]()
+    for link in links:
+        job = str(link.job_id)
+        if link.alternative:
+            one_suffices.add(job)
+        if link.condition == Condition.AFTERNOTOK:
+            moments[job].append(AFTER_A_FAILURE)
+        elif job not in ahead.jobs:
+            moments[job].append(_satisfied_s(link, ahead, elements))
 
-    # A job with several links starts after the last of them; one without a forecast decides.
+    # 2. Of all the last one; one that is not known decides. Of alternatives the first one known.
     forecasts: dict[str, Expected | str] = {}
-    for job_id, on_job, array, condition in links.values_list("job", "on", "on_array", "condition"):
-        job = str(job_id)
-        earlier = forecasts.get(job)
-        if condition == Condition.AFTERNOTOK:
-            forecasts[job] = AFTER_A_FAILURE
-            continue
-        if job in ahead.jobs or isinstance(earlier, str):
-            continue
-        end_s = ends_of_arrays.get(array) if array else _end_s(ahead, on_job)
-        if end_s is None:
-            forecasts[job] = AFTER_UNKNOWN
-        elif earlier is None:
-            forecasts[job] = Expected(end_s, None)
+    for job, of_job in moments.items():
+        known = [moment for moment in of_job if not isinstance(moment, str)]
+        unknown = [moment for moment in of_job if isinstance(moment, str)]
+        if job in one_suffices and known:
+            forecasts[job] = Expected(min(known), None)
+        elif unknown:
+            forecasts[job] = unknown[-1]
         else:
-            forecasts[job] = Expected(max(end_s, earlier.start_s), None)
+            forecasts[job] = Expected(max(known), None)
     return forecasts
 
 
-def _ends_of_arrays(cluster_id: int, ahead: Ahead) -> Mapping[UUID, float | None]:
-    """Simulated end of each array that jobs wait for; None if that of an element is not known."""
-    elements = Job.objects.filter(cluster=cluster_id, array__isnull=False, state__in=ACTIVE)
-    waited_for = elements.filter(array__dependent_links__isnull=False).distinct()
-    ends: dict[UUID, float | None] = {}
-    for array, job in waited_for.values_list("array", "pk"):
-        if array is None:
-            continue
-        end_s = _end_s(ahead, job)
-        latest_s = ends.get(array, end_s)
-        if end_s is None or latest_s is None:
-            ends[array] = None
+def _satisfied_s(
+    link: Dependency, ahead: Ahead, elements: Mapping[UUID | None, Sequence[Job]]
+) -> float | str:
+    """Moment in epoch seconds at which a dependency will be satisfied, or why it is not known."""
+    jobs = [link.on] if link.on is not None else elements.get(link.on_array_id, ())
+    moments = list[float]()
+    for job in jobs:
+        if link.condition == Condition.AFTER:
+            moment = _start_s(ahead, job)
         else:
-            ends[array] = max(end_s, latest_s)
-    return ends
+            moment = _end_s(ahead, job.pk)
+        if moment is None:
+            return AFTER_UNKNOWN
+        moments.append(moment)
+    if not moments:
+        return AFTER_UNKNOWN
+    return max(moments) + link.delay.total_seconds()
+
+
+def _elements_waited_for(cluster_id: int) -> Mapping[UUID | None, Sequence[Job]]:
+    """Active elements of each array that jobs wait for."""
+    active = Job.objects.filter(cluster=cluster_id, array__isnull=False, state__in=ACTIVE)
+    waited_for = active.filter(array__dependent_links__isnull=False).distinct()
+    elements: dict[UUID | None, list[Job]] = defaultdict(list)
+    for job in waited_for.only("array", "started_at", "completed_at"):
+        elements[job.array_id].append(job)
+    return elements
+
+
+def _start_s(ahead: Ahead, job: Job) -> float | None:
+    """Start of a job in epoch seconds, simulated if it is still to come; None if unknown."""
+    began_at = job.started_at or job.completed_at
+    if began_at is not None:
+        return began_at.timestamp()
+    expected = _expected(ahead, str(job.pk))
+    return None if expected is None else expected.start_s
 
 
 def _end_s(ahead: Ahead, job: UUID) -> float | None:
