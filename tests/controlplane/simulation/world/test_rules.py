@@ -8,12 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane.loop.rounds import RoundResult
+from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.workloads import WorkloadError, load
 from controlplane.simulation.world.job_table import JobEnd
-from controlplane.simulation.world.outcome import Outcome, outcome_of
+from controlplane.simulation.world.outcome import Outcome
 from controlplane.simulation.world.run import Simulation
-from controlplane.simulation.world.world import Scenario
 from policies.contract.snapshot import NodeView, PriceInterval
 from policies.host import registry
 from tests.builders_policies import a_cpu_node
@@ -48,7 +48,7 @@ def run(
         scenario, workload.jobs, registry.make(policy, {}), rules=workload.rules,
         switches=switches or Switches(),
     ).run()  # fmt: skip
-    return simulation, outcome_of(simulation, policy, "jobs")
+    return simulation, simulation.outcome(policy, "jobs")
 
 
 def states(outcome: Outcome) -> dict[str, str]:
