@@ -4,12 +4,12 @@ A placement is rechecked as in `controlplane.loop.live.recheck`.
 """
 
 from bisect import bisect_left, insort
-from math import isnan
 
 from controlplane.loop.rounds import ENDED_STOP, RejectCode, Rejected
 from controlplane.simulation.cluster.launch import Launch
 from controlplane.simulation.world.colocation import speed_of, update_neighbours
 from controlplane.simulation.world.events import LaunchFailure, StopEnd, TermEnd
+from controlplane.simulation.world.job_table import JobEnd
 from controlplane.simulation.world.measuring import watch_first_steps
 from controlplane.simulation.world.state import WorldState
 from controlplane.simulation.world.timers import time_last_step, time_term, time_walltime
@@ -54,9 +54,9 @@ def _recheck(state: WorldState, placement: Placement, speed: float) -> Rejected 
     fleet = state.fleet
     ranks = placement.ranks
 
-    # 1. The job must not be over, nor on other devices.
-    if not isnan(state.table.completed_s[row]):
-        return Rejected(placement.key, RejectCode.STALE, "the job is done")
+    # 1. The job must not have ended since the decision began, nor be on other devices.
+    if state.table.state[row] != JobEnd.OPEN:
+        return Rejected(placement.key, RejectCode.STALE, "the job is over")
     if row in state.launches:
         return Rejected(placement.key, RejectCode.DEFERRED, "the job is being stopped")
 

@@ -117,6 +117,27 @@ def test_a_job_ends_at_its_deadline_running_or_waiting_and_nothing_runs_after_it
     }  # fmt: skip
 
 
+def test_a_job_overdue_during_a_decision_is_not_launched() -> None:
+    _, outcome = run(
+        job("late", 10.0, cores=8.0, deadline_s=3.0),
+        job("next", 10.0, cores=8.0),
+        switches=Switches(decision_s=5.0),
+    )
+    assert states(outcome) == {"late": "overdue", "next": "completed"}
+    assert outcome.launches.tolist() == [0, 1]
+    assert spans(outcome)["next"] == (10.0, 20.0)
+
+
+def test_a_job_killed_during_a_decision_is_not_launched_again() -> None:
+    _, outcome = run(
+        job("killed", 100.0, cores=8.0, walltime_s=60.0, on_walltime="kill"),
+        job("next", 10.0, cores=8.0, arrival_s=63.0),
+        switches=Switches(decision_s=5.0),
+    )
+    assert outcome.launches.tolist() == [1, 1]
+    assert states(outcome) == {"killed": "killed", "next": "completed"}
+
+
 def test_each_condition_waits_for_its_end_and_what_can_never_be_ends_with_a_reason() -> None:
     killed = {"walltime_s": 60.0, "on_walltime": "kill"}
     _, outcome = run(
