@@ -192,8 +192,11 @@ def wait_in_queue(state: WorldState, row: int) -> None:
 
 
 def _meter_nodes(state: WorldState, launch: Launch) -> None:
-    """Meter the nodes of a launch that began or ended."""
-    for node in {seat.node for seat in launch.ranks}:
+    """Meter the nodes of a launch that began or ended.
+
+    In the order of its seats: sums of floats depend on it, and equal runs have equal results.
+    """
+    for node in dict.fromkeys([seat.node for seat in launch.ranks]):
         works = state.fleet.works(node)
         state.meter.use(state.engine.now_s, node, state.fleet.in_use[node], works=works)
 

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane.loop.rounds import RoundResult
+from controlplane.simulation.cluster.meter import Meter
 from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.world.nodes import lose_node
@@ -89,6 +90,21 @@ def test_energy_is_split_by_cores_beside_gpus_and_adds_up() -> None:
     trains, batch = outcome.job_kwh.tolist()
     assert batch == pytest.approx(node.power_w[0] / 1000 * 2 / 8)
     assert trains + batch == pytest.approx(outcome.energy_kwh)
+
+
+def test_nodes_are_metered_in_the_order_of_the_seats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of floats depend on their order, and equal runs must have equal results."""
+    nodes = [a_cpu_node(f"c{i}", cores=1.0) for i in range(8)]
+    metered: list[str] = []
+
+    def use(self: Meter, now_s: float, node: str, devices: int, *, works: bool) -> None:
+        metered.append(node)
+
+    monkeypatch.setattr(Meter, "use", use)
+    simulation = simulated(nodes, [lasting("a", 10.0, units=8)])
+    seats = [seat.node for seat in simulation.state.journal.ranks[0]]
+    assert len(seats) == 8
+    assert metered == [*seats, *seats]
 
 
 def test_units_are_spread_over_nodes_and_too_many_are_reported() -> None:
