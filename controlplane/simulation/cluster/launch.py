@@ -6,7 +6,7 @@ from math import floor, inf
 from policies.contract.snapshot import RankPlacement, Running
 
 ROUNDING = 1e-6
-"""Part of a step that counts as a whole one, because times are rounded."""
+"""Part of a step that may be missing from a whole one, because times are rounded."""
 
 
 @dataclass(frozen=True, slots=True)

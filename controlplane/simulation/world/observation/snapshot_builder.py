@@ -39,7 +39,7 @@ Values = TypeVar("Values")
 
 RUNNING = JobPhase.RUNNING
 WAITING = JobPhase.WAITING
-"""Looked up once, because enum members are slow to look up on Python 3.11."""
+"""Both looked up once, because enum members are slow to look up on Python 3.11."""
 
 CHANGING_COLUMNS = ("phase", "running", "received_s")
 
@@ -163,10 +163,10 @@ class SnapshotBuilder:
         # 4. Where jobs run, and what they have received.
         changing = self._changing(rows, running, launches, now_s)
 
-        def make(name: str) -> tuple[Any, ...]:
+        def make_column(name: str) -> tuple[Any, ...]:
             return changing[name]() if name in changing else constant.others[name]
 
-        others = LazyColumns(self.columns.others, make)
+        others = LazyColumns(self.columns.others, make_column)
         columns = JobColumns(
             constant.ids, constant.kinds, numbers, constant.counts, others, self.columns.gpus_only
         )
@@ -249,13 +249,13 @@ class _WorkloadColumns:
         self.counts = columns.counts
         restart_s = table.restart_cost_s + scenario.launch_s + scenario.stop_s
         min_run_s = columns.numbers["min_run_s"] + scenario.min_run_factor * restart_s
-        waiting_cost = columns.numbers["waiting_cost"] + _waiting_costs(columns, scenario)
+        waiting_costs = columns.numbers["waiting_cost"] + _waiting_costs(columns, scenario)
         self.numbers: dict[str, Floats] = {
             **columns.numbers,
             "total_steps": table.total_steps.astype(np.float64),
             "restart_cost_s": restart_s,
             "min_run_s": min_run_s,
-            "waiting_cost": waiting_cost,
+            "waiting_cost": waiting_costs,
         }
         others = columns.others
         self.others = {name: others[name] for name in others if name not in CHANGING_COLUMNS}
