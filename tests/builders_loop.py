@@ -3,7 +3,7 @@
 from math import inf
 from typing import Any
 
-from controlplane.simulation.world.world import Scenario
+from controlplane.simulation.cluster.scenario import Scenario
 from experiments.reproduce.andreas.armida import TABLE_V
 from policies.contract.snapshot import (
     GpuTypeView,

@@ -9,8 +9,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from controlplane.simulation.cluster.launch import Launch
 from controlplane.simulation.cluster.scenario import Scenario
-from controlplane.simulation.world.job_table import Launch
 from controlplane.simulation.world.run import Simulation
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import (
@@ -94,7 +94,7 @@ def a_pair_member(job: str, steps: float = 100.0, **fields: Any) -> JobView:
 
 def launches_of(simulation: Simulation) -> list[Launch]:
     """All launches, in order."""
-    return [launch for job in simulation.world.jobs.values() for launch in job.launches]
+    return [launch for job in simulation.state.jobs.values() for launch in job.launches]
 
 
 def steps_by_integral(simulation: Simulation, launch: Launch, setup_s: float) -> float:
@@ -120,7 +120,7 @@ def steps_by_integral(simulation: Simulation, launch: Launch, setup_s: float) ->
     done = 0.0
     for from_s, to_s in pairwise(edges):
         there = [o for o in others if o.start_s <= from_s and o.end_s >= to_s]
-        done += (to_s - from_s) * _true_rate(simulation.world.scenario, launch, there)
+        done += (to_s - from_s) * _true_rate(simulation.state.scenario, launch, there)
     return done
 
 

@@ -18,9 +18,10 @@ from controlplane.execution.services.assignments import accept, report_state
 from controlplane.execution.services.sessions import restore_lost_node
 from controlplane.loop.live.solver import solve_here
 from controlplane.loop.live.world import Ports, hold_round, is_wanted
+from controlplane.simulation.cluster.launch import Launch
 from controlplane.simulation.world.engine import Engine
-from controlplane.simulation.world.job_table import Launch
-from controlplane.simulation.world.world import SimulatedWorld
+from controlplane.simulation.world.nodes import drain_node, lose_node, restore_node
+from controlplane.simulation.world.state import WorldState
 from jobs.assignment_lifecycle import LIVE
 from jobs.models import Assignment, Job
 from loadmaster.protocol import Accept, AssignmentState, ReasonClass, StateReport
@@ -347,15 +348,16 @@ class LookingEngine(Engine):
 
 
 def let_happen(
-    world: SimulatedWorld, engine: Engine, nodes: dict[str, str], incidents: Iterable[Incident]
+    state: WorldState, engine: Engine, nodes: dict[str, str], incidents: Iterable[Incident]
 ) -> None:
     """The same in the simulated world; `nodes` are the nodes' ids by name."""
     for incident in incidents:
         node = nodes[incident.node]
         if incident.until_s is None:
-            engine.at(START_S + incident.at_s, partial(world.lose, node))
+            engine.at(START_S + incident.at_s, partial(lose_node, state, node))
         else:
             engine.at(
-                START_S + incident.at_s, partial(world.drain, node, START_S + incident.until_s)
+                START_S + incident.at_s,
+                partial(drain_node, state, node, START_S + incident.until_s),
             )
-        engine.at(START_S + incident.back_s, partial(world.restore, node))
+        engine.at(START_S + incident.back_s, partial(restore_node, state, node))

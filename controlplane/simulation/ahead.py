@@ -18,8 +18,11 @@ from controlplane.simulation.batch_ahead import BATCH_KINDS, jobs_ahead
 from controlplane.simulation.cluster.meter import SplitMeter
 from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.report.run_metrics import SHORTEST_S
+from controlplane.simulation.world.launches import resume
+from controlplane.simulation.world.nodes import drain_node
 from controlplane.simulation.world.outcome import LEFT_WAITING, Progress
 from controlplane.simulation.world.run import Simulation
+from controlplane.simulation.world.state import WorldState
 from foundation.garbage import seldom_collected
 from policies.contract.assumed import UnknownRuns, jobs_of_unknown_speed
 from policies.contract.policy import Policy
@@ -27,6 +30,7 @@ from policies.contract.snapshot import (
     Floats,
     NodeState,
     NodeView,
+    RankPlacement,
     Running,
     Snapshot,
 )
@@ -106,7 +110,7 @@ def run_ahead(
         simulation.engine.step()  # in which all jobs arrive
         _resume(simulation, snapshot)
         is_cut = not _run(simulation, work, monotonic() + budget_s)
-    simulation.world.meter.settle(simulation.engine.now_s)
+    simulation.state.meter.settle(simulation.engine.now_s)
     return _result(simulation, is_cut=is_cut)
 
 
@@ -160,94 +164,110 @@ def _free(node: NodeView) -> NodeView:
 
 
 def _resume(simulation: Simulation, snapshot: Snapshot) -> None:
-    world = simulation.world
-    world.memory = snapshot.memory
-    running: tuple[tuple[Running, ...], ...] = world.table.columns.others["running"]
-    for job, runs in zip(world.table.columns.ids, running, strict=True):
+    """Let the simulation go on from a snapshot: its launches, its drains, the policy's memory."""
+    state = simulation.state
+    state.memory = snapshot.memory
+    columns = state.table.columns
+    running: tuple[tuple[Running, ...], ...] = columns.others["running"]
+    for job, runs in zip(columns.ids, running, strict=True):
         for run in runs:
-            world.resume(job, run)
+            resume(state, job, run)
     for node in snapshot.nodes:
         if node.state is NodeState.DRAINING and node.drain_until_s is not None:
-            world.drain(node.id, node.drain_until_s)
+            drain_node(state, node.id, node.drain_until_s)
 
 
 def _run(simulation: Simulation, work: float, until_s: float) -> bool:
     """Run to the end; False if the rounds have seen `work` jobs or the time is over before."""
-    seen, rounds = 0, 0
+    jobs_seen = 0
+    rounds = 0
+    active = simulation.state.active
     while simulation.engine.step():
         if simulation.round_count > rounds:
             rounds = simulation.round_count
-            seen += len(simulation.world.active)
-            if (seen >= work or monotonic() >= until_s) and simulation.world.active:
+            jobs_seen += len(active)
+            if active and (jobs_seen >= work or monotonic() >= until_s):
                 return False
     return True
 
 
 def _result(simulation: Simulation, *, is_cut: bool) -> Ahead:
-    world, table = simulation.world, simulation.world.table
-    end_s = _ends(simulation)
-    late_s = np.fmax(0.0, end_s - table.columns.numbers["due_s"])
-    lateness = table.columns.numbers["tardiness_weight"] * late_s
+    """Return the rest of the queue as it was simulated."""
+    state = simulation.state
+    table = state.table
+    numbers = table.columns.numbers
+    end_s = _ends(state)
+    late_s = np.fmax(0.0, end_s - numbers["due_s"])
+    lateness = numbers["tardiness_weight"] * late_s
     ended = np.isfinite(end_s)
-    spans = (end_s - table.columns.numbers["arrival_s"])[ended]
-    slowdown = np.maximum(1.0, spans / np.maximum(SHORTEST_S, world.fastest_s[ended]))
+    completion_s = (end_s - numbers["arrival_s"])[ended]
+    shortest_s = np.maximum(SHORTEST_S, state.fastest_s[ended])
+    slowdown = np.maximum(1.0, completion_s / shortest_s)
     return Ahead(
-        _found(simulation, end_s, lateness, is_cut=is_cut),
-        world.meter.energy_cost,
-        world.meter.energy_kwh,
-        float(lateness.sum()),
-        float(spans.mean()) if len(spans) else nan,
-        float(slowdown.max()) if len(spans) else nan,
-        int((table.preempted + table.migrated).sum()),
-        simulation.round_count,
-        is_cut,
+        _jobs(state, end_s, lateness, is_cut=is_cut),
+        energy_cost=state.meter.energy_cost,
+        energy_kwh=state.meter.energy_kwh,
+        lateness_cost=float(lateness.sum()),
+        mean_completion_s=float(completion_s.mean()) if len(completion_s) else nan,
+        worst_slowdown=float(slowdown.max()) if len(slowdown) else nan,
+        moves=int((table.preempted + table.migrated).sum()),
+        rounds=simulation.round_count,
+        is_cut=is_cut,
     )
 
 
-def _found(
-    simulation: Simulation, end_s: Floats, lateness: Floats, *, is_cut: bool
+def _jobs(
+    state: WorldState, end_s: Floats, lateness: Floats, *, is_cut: bool
 ) -> dict[str, JobAhead]:
-    world, table, meter = simulation.world, simulation.world.table, simulation.world.meter
+    """Return the rest of each job by id. `end_s`, `lateness`: float64[J]."""
+    table = state.table
+    journal = state.journal
+    meter = state.meter
     assert isinstance(meter, SplitMeter)
-    first: dict[int, int] = {}
-    for launch, of in enumerate(world.journal.row):
-        first.setdefault(of, launch)
-    found = {}
+    first_launch: dict[int, int] = {}
+    for number, row in enumerate(journal.row):
+        first_launch.setdefault(row, number)
+    jobs = {}
     for job, row in table.row_of.items():
-        number, end = first.get(row), float(end_s[row])
-        ranks = () if number is None else world.journal.ranks[number]
-        found[job] = JobAhead(
+        start_s = None
+        ranks: tuple[RankPlacement, ...] = ()
+        if row in first_launch:
+            start_s = journal.start_s[first_launch[row]]
+            ranks = journal.ranks[first_launch[row]]
+        has_end = isfinite(end_s[row])
+        jobs[job] = JobAhead(
             job,
-            None if number is None else world.journal.start_s[number],
-            end if isfinite(end) else None,
-            tuple(dict.fromkeys(rank.node for rank in ranks)),
-            sum(len(rank.devices) for rank in ranks),
-            int(table.preempted[row] + table.migrated[row]),
-            float(meter.job_cost[row]),
-            float(lateness[row]),
-            "" if isfinite(end) else _why(simulation, row, is_cut=is_cut),
+            start_s,
+            float(end_s[row]) if has_end else None,
+            nodes=tuple(dict.fromkeys(rank.node for rank in ranks)),
+            gpus=sum(len(rank.devices) for rank in ranks),
+            moves=int(table.preempted[row] + table.migrated[row]),
+            energy_cost=float(meter.job_cost[row]),
+            lateness_cost=float(lateness[row]),
+            why="" if has_end else _reason_without_end(state, row, is_cut=is_cut),
         )
-    return found
+    return jobs
 
 
-def _ends(simulation: Simulation) -> Floats:
+def _ends(state: WorldState) -> Floats:
     """float64[J]: completions, and expected ends of what still runs; nan if unknown."""
-    end_s = simulation.world.table.completed_s.copy()
-    for row, launch in simulation.world.launches.items():
+    end_s = state.table.completed_s.copy()
+    for row, launch in state.launches.items():
         end_s[row] = launch.ends_s if launch.ends_s < inf else nan
     return end_s
 
 
-def _why(simulation: Simulation, row: int, *, is_cut: bool) -> str:
-    world = simulation.world
-    if (found := world.unplaceable.get(world.table.columns.ids[row])) is not None:
-        return found.reason
-    if row in world.ends.reasons:
-        return world.ends.reasons[row]
-    if row in world.launches:
-        is_batch = world.table.columns.others["batch"][row]
-        return UNKNOWN_RUN_TIME if is_batch else UNKNOWN_SPEED
+def _reason_without_end(state: WorldState, row: int, *, is_cut: bool) -> str:
+    """Return why a job has no end."""
+    columns = state.table.columns
+    unplaceable = state.unplaceable.get(columns.ids[row])
+    if unplaceable is not None:
+        return unplaceable.reason
+    if row in state.end_reasons:
+        return state.end_reasons[row]
+    if row in state.launches:
+        return UNKNOWN_RUN_TIME if columns.others["batch"][row] else UNKNOWN_SPEED
     if is_cut:
         return CUT
-    endless = any(launch.ends_s == inf for launch in world.launches.values())
-    return BEHIND_UNKNOWN if endless else LEFT_WAITING
+    is_any_endless = any(launch.ends_s == inf for launch in state.launches.values())
+    return BEHIND_UNKNOWN if is_any_endless else LEFT_WAITING

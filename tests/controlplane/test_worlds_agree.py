@@ -18,11 +18,11 @@ from clusters.models import Cluster, Node
 from controlplane.loop.live.observe import observe
 from controlplane.loop.models import Round
 from controlplane.loop.rounds import RejectCode
+from controlplane.simulation.cluster.launch import Launch
+from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.workloads.rules import NO_RULES, Rules
-from controlplane.simulation.world.job_table import Launch
 from controlplane.simulation.world.run import Simulation
-from controlplane.simulation.world.world import Scenario
 from jobs.models import Assignment, Job, Kind, Team
 from loadmaster.features import SHARED, features_with
 from policies.contract.plan import WaitCode
@@ -278,7 +278,7 @@ def simulated(
         switches=Switches(checkpoint_every_s=0.0, predictor=predictor),
         rules=rules,
     )
-    let_happen(simulation.world, simulation.engine, {n.name: n.id for n in empty.nodes}, incidents)
+    let_happen(simulation.state, simulation.engine, {n.name: n.id for n in empty.nodes}, incidents)
     return simulation.run()
 
 
@@ -299,10 +299,10 @@ def stays(launches: Iterable[Launch]) -> list[Stay]:
 
 def seats_of(simulation: Simulation) -> set[tuple[str, int, str, int]]:
     """Name, number of the seat, node and units of all seats of batch jobs."""
-    names = {node.id: node.name for node in simulation.world.scenario.nodes}
+    names = {node.id: node.name for node in simulation.state.scenario.nodes}
     return {
         (job.view.name, rank, names[seat.node], seat.units)
-        for job in simulation.world.jobs.values()
+        for job in simulation.state.jobs.values()
         if job.view.batch
         for launch in job.launches
         for rank, seat in enumerate(launch.ranks)
@@ -338,7 +338,7 @@ def both_worlds(
     live = LiveRun(cluster, jobs, knowledge, engine, incidents)
     engine.after_each = live._look_for_events
     live.run()
-    expected = stays(launch for job in simulation.world.jobs.values() for launch in job.launches)
+    expected = stays(launch for job in simulation.state.jobs.values() for launch in job.launches)
     assert stays(live.runtime.started) == expected
     assert seats_of(simulation) == {
         (name, rank, node, units)
@@ -357,7 +357,7 @@ def test_one_trace_gives_the_same_assignments_in_both_worlds(
 ) -> None:
     simulation = both_worlds(policy, {}, engine)
     if policy == "randomized_greedy":
-        assert simulation.world.table.launched.sum() > len(TRACE), (
+        assert simulation.state.table.launched.sum() > len(TRACE), (
             "the trace must have a job moved, or it shows too little"
         )
         assert Round.objects.filter(status="partial").exists(), (
@@ -377,7 +377,7 @@ def test_batch_jobs_beside_training_jobs_end_the_same_in_both_worlds(
     policy: str, engine: LookingEngine
 ) -> None:
     simulation = both_worlds(policy, {}, engine, batch=BATCH)
-    jobs = [job for job in simulation.world.jobs.values() if job.view.batch]
+    jobs = [job for job in simulation.state.jobs.values() if job.view.batch]
     assert [len(job.launches) for job in jobs] == [1] * len(BATCH)
     assert len({launch.ranks[0].node for job in jobs for launch in job.launches}) > 1
     assert max(rank for _, rank, *_ in seats_of(simulation)) > 0, "one is on several nodes"
@@ -402,7 +402,7 @@ def test_gangs_wider_than_a_node_run_the_same_in_both_worlds(
     assert len(Assignment.objects.filter(rank=1).values("job").distinct()) == len(WIDE)
     over_nodes = [
         launch
-        for job in simulation.world.jobs.values()
+        for job in simulation.state.jobs.values()
         for launch in job.launches
         if len(launch.ranks) > 1
     ]
@@ -420,11 +420,11 @@ def test_run_times_are_predicted_alike_in_both_worlds(
     told = dict(
         Assignment.objects.filter(job__batch=True).values_list("job__name", "predicted_source")
     )
-    columns = simulation.world.table.columns
-    sources = zip(columns.others["name"], simulation.world.predictions.source, strict=True)
+    columns = simulation.state.table.columns
+    sources = zip(columns.others["name"], simulation.state.predictions.source, strict=True)
     assert {name: source for name, source in sources if name in told} == told
     errors = PredictedRun.objects.order_by("pk").values_list("source", "predicted_s", "run_s")
-    ended = simulation.world.predictions.ended
+    ended = simulation.state.predictions.ended
     assert [tuple(error) for error in errors] == [
         (e.source, e.predicted_s, pytest.approx(e.run_s)) for e in ended
     ]
@@ -483,7 +483,7 @@ def test_nodes_that_are_lost_and_drained_end_the_same_in_both_worlds(
     policy: str, parameters: dict[str, Any], engine: LookingEngine
 ) -> None:
     simulation = both_worlds(policy, parameters, engine, INCIDENTS)
-    assert simulation.world.table.failed.sum() >= 1, (
+    assert simulation.state.table.failed.sum() >= 1, (
         "somebody must have been on a node that was lost"
     )
     assert {"node_lost", "node_drained"} <= {

@@ -148,9 +148,9 @@ def both(
             engine.at(START_S + asked.deadline_s, partial(reconcile, live))
     engine.after_each = partial(look, live, [0])
     live.run()
-    expected = stays(launch for job in simulation.world.jobs.values() for launch in job.launches)
+    expected = stays(launch for job in simulation.state.jobs.values() for launch in job.launches)
     assert stays(live.runtime.started) == expected
-    table = simulation.world.table
+    table = simulation.state.table
     states = {str(pk): state for pk, state in Job.objects.values_list("pk", "state")}
     assert states == {
         job: ENDS[JobEnd(end)]
@@ -187,7 +187,7 @@ def test_kills_arrays_and_dependencies_end_the_same_in_both_worlds(
     policy: str, training: bool, engine: LookingEngine
 ) -> None:
     simulation, jobs = both(policy, engine, training=training)
-    table, reasons = simulation.world.table, simulation.world.ends.reasons
+    table, reasons = simulation.state.table, simulation.state.end_reasons
     rows = {name: table.row_of[str(job.pk)] for name, job in jobs.items()}
     ends = {name: JobEnd(int(table.state[row])) for name, row in rows.items()}
     assert {name for name, end in ends.items() if end is JobEnd.KILLED} == {"killed", "a1"}
@@ -199,4 +199,4 @@ def test_kills_arrays_and_dependencies_end_the_same_in_both_worlds(
     for name, row in rows.items():
         assert bool(said[name]) == (row in reasons), name
     assert said["ok-of-A"].startswith("it waited for array")
-    assert all(len(job.launches) <= 1 for job in simulation.world.jobs.values() if job.view.batch)
+    assert all(len(job.launches) <= 1 for job in simulation.state.jobs.values() if job.view.batch)

@@ -10,7 +10,7 @@ import pytest
 
 from clusters.models import Cluster, Device
 from controlplane.loop.models import Round
-from controlplane.simulation.world.job_table import Launch
+from controlplane.simulation.cluster.launch import Launch
 from jobs.models import Assignment, Job, Kind
 from loadmaster.protocol import AssignmentState, ReasonClass
 from policies.contract.snapshot import KindView, PairThroughput, Source
@@ -44,7 +44,7 @@ class SharedRuntime(PretendedRuntime):
         self._look_again(launch)
 
     def _complete(self, launch: Launch) -> None:
-        if launch.before is None or launch.ends_s <= self.engine.now_s:
+        if launch.speed_change is None or launch.ends_s <= self.engine.now_s:
             super()._complete(launch)
 
     def _end(
@@ -155,7 +155,7 @@ def test_jobs_that_share_gpus_go_the_same_way_through_both_worlds(
     live.runtime = SharedRuntime(live.runtime, knowledge.kinds)
     engine.after_each = live._look_for_events
     live.run()
-    launches = [launch for job in simulation.world.jobs.values() for launch in job.launches]
+    launches = [launch for job in simulation.state.jobs.values() for launch in job.launches]
     assert any(launch.ranks[0].share < 1.0 for launch in launches), (
         "the trace must have jobs that share"
     )

@@ -160,7 +160,7 @@ def test_every_job_is_launched_once_and_ends_where_and_as_it_was_started(
     scenario = a_scenario(
         nodes=armida_nodes(), kinds=armida_kinds(), energy=prices, launch_s=20.0, round_s=300.0
     )
-    for job in Simulation(scenario, jobs_of(queue), policy).run().world.jobs.values():
+    for job in Simulation(scenario, jobs_of(queue), policy).run().state.jobs.values():
         assert job.completed_s is not None
         assert len(job.launches) == 1
         assert job.launches[0].end_s == job.completed_s
@@ -170,4 +170,4 @@ def test_every_job_is_launched_once_and_ends_where_and_as_it_was_started(
 def test_table_v_runs_without_a_pre_emption(policy: Policy) -> None:
     jobs = [replace(j, due_s=inf) if j.id == "J3" else j for j in table_v_jobs()]
     simulation = Simulation(a_scenario(round_s=300.0), jobs, policy).run()
-    assert all(len(job.launches) == 1 for job in simulation.world.jobs.values())
+    assert all(len(job.launches) == 1 for job in simulation.state.jobs.values())

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from operator import attrgetter
 
-from controlplane.simulation.world.job_table import Launch
+from controlplane.simulation.cluster.launch import Launch
 from policies.contract.plan import available, seat_demand, seat_demanded
 from policies.contract.snapshot import (
     DeviceView,

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import inf
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from policies.contract.labels import worded
 from policies.contract.plan import available, demanded, seat_demand
@@ -23,21 +23,28 @@ from policies.placement.layout import Layout
 from policies.placement.priced_options import JobRequests
 from policies.placement.speed import Speeds as KindSpeeds
 
-_FIELDS = attrgetter("gpu_type", "cores", "memory_gb", "resources", "labels", "role", "power_w")
+_SHAPE_FIELDS = attrgetter(
+    "gpu_type", "cores", "memory_gb", "resources", "labels", "role", "power_w"
+)
+
+Amounts: TypeAlias = tuple[tuple[str, float], ...]
+"""What a job needs of a node beside devices: cores, memory and named resources, all above 0."""
 
 
-class _Asked(NamedTuple):
+class _Request(NamedTuple):
+    """Request of a job with GPUs for the devices of one node; jobs of equal requests are alike."""
+
     kind: str
-    least: int
-    most: int
+    least_gpus: int
+    most_gpus: int
     types: tuple[str, ...]
     labels: tuple[str, ...]
-    demand: tuple[tuple[str, float], ...]
+    amounts: Amounts
     may_mix: bool
 
 
 class Speeds:
-    """True throughputs by kind, and the best of them by request."""
+    """True throughputs by kind, and the best of them by request. `cap_w`: None if unlimited."""
 
     def __init__(
         self,
@@ -46,140 +53,163 @@ class Speeds:
         cap_w: float | None = None,
         gpu_types: Iterable[GpuTypeView] = (),
     ) -> None:
-        self.nodes = {n.id: n for n in nodes}
+        self.nodes = {node.id: node for node in nodes}
         self.known = KindSpeeds(kinds, self.nodes.values(), gpu_types)
         self.kinds = self.known.kinds
         self.cap_w = inf if cap_w is None else cap_w
-        self._best: dict[_Asked, tuple[float, str]] = {}
-        self._best_units: dict[tuple[Any, ...], tuple[float, str]] = {}
-        self._shapes = _shapes(self.nodes.values())
+        self._best_of_request: dict[_Request, tuple[float, str]] = {}
+        self._best_of_units: dict[tuple[Any, ...], tuple[float, str]] = {}
+        self._shapes = _one_of_each_shape(self.nodes.values())
 
     def of(self, kind: str, ranks: Sequence[RankPlacement]) -> float:
-        """steps/s of a job of this kind on these seats; 0 if unknown."""
+        """Return steps/s of a job of this kind on these seats; 0 if unknown."""
         return self.known.on_ranks(kind, ranks, self.nodes)
 
     def alone(self, columns: JobColumns, row: int, ranks: Sequence[RankPlacement]) -> float:
-        """steps/s of a job without co-tenants on these seats; a batch job's are anywhere alike."""
+        """Return steps/s of a job without co-tenants on these seats; a batch job's are the same
+        everywhere.
+        """
         kind = columns.kinds[row]
         return self.without_gpus(kind) if columns.others["batch"][row] else self.of(kind, ranks)
 
     def without_gpus(self, kind: str) -> float:
-        """steps/s of a kind that is as fast on every node; 0 if unknown."""
+        """Return steps/s of a kind that is as fast on every node; 0 if unknown."""
         return self.known.rates(kind).get(WITHOUT_GPUS, 0.0)
 
     def best(self, columns: JobColumns, row: int) -> tuple[float, str]:
         """Return (steps/s at the job's fastest, ""), or (0, reason why no node can ever run it)."""
-        counts, others = columns.counts, columns.others
+        counts = columns.counts
+        others = columns.others
         if others["batch"][row] or not counts["gpus_max"][row]:
-            return self._of_batch(columns, row)
-        demand = () if columns.gpus_only else _demand(columns, row)
-        asked = _Asked(
+            key = columns.kinds[row], columns.unit_keys[row]
+            if key not in self._best_of_units:
+                self._best_of_units[key] = self._find_for_units(columns, row)
+            return self._best_of_units[key]
+        request = _Request(
             columns.kinds[row],
             int(counts["gpus_min"][row]),
             int(counts["gpus_max"][row]),
             others["allowed_types"][row],
             others["labels"][row],
-            demand,
+            () if columns.gpus_only else _amounts(columns, row),
             bool(others["may_mix"][row]),
         )
-        found = self._best.get(asked)
-        if found is None:
-            found = self._best[asked] = self._find(asked)
-        return found
+        best = self._best_of_request.get(request)
+        if best is None:
+            best = self._find(request)
+            self._best_of_request[request] = best
+        return best
 
-    def _of_batch(self, columns: JobColumns, row: int) -> tuple[float, str]:
-        """Return the same of a batch job or one without GPUs, whose units must all fit at once."""
-        key = columns.kinds[row], columns.unit_keys[row]
-        if key not in self._best_units:
-            self._best_units[key] = self._find_units(columns, row)
-        return self._best_units[key]
-
-    def _find_units(self, columns: JobColumns, row: int) -> tuple[float, str]:
+    def _find_for_units(self, columns: JobColumns, row: int) -> tuple[float, str]:
+        """Return `best` of a batch job or one without GPUs, whose units must all fit at once."""
         rate = self.without_gpus(columns.kinds[row])
         if rate <= 0.0:
             return 0.0, f"no speed of kind {columns.kinds[row]} without GPUs is known"
-        named = [name for name, _ in columns.others["resources"][row]]
-        layout = Layout(tuple(self.nodes.values()), ("cores", "memory_gb", *named))
+        resources = [name for name, _ in columns.others["resources"][row]]
+        layout = Layout(tuple(self.nodes.values()), ("cores", "memory_gb", *resources))
         request = JobRequests(columns, layout).batch(row)
         empty = ClusterState(layout)
-        for n, node in enumerate(layout.nodes):
+        for index, node in enumerate(layout.nodes):
             if node.role is NodeRole.PROFILING:
-                empty.close(n)
-        if empty.find(request) is not None:
-            return rate, ""
-        return 0.0, "its units do not fit on the empty cluster"
+                empty.close(index)
+        if empty.find(request) is None:
+            return 0.0, "its units do not fit on the empty cluster"
+        return rate, ""
 
-    def _find(self, asked: _Asked) -> tuple[float, str]:
+    def _find(self, request: _Request) -> tuple[float, str]:
+        """Return `best` of a job with GPUs."""
         if not self.nodes:
             return 0.0, "the cluster has no nodes"
-        types = asked.types
-        nodes = [n for n in self._shapes if n.role is not NodeRole.PROFILING]
-        of_type = [n for n in nodes if not types or n.gpu_type in types]
-        labelled = [n for n in of_type if set(asked.labels) <= set(n.labels)]
-        roomy = [n for n in labelled if _has(n, asked.demand)]
+        types = request.types
+        labels = set(request.labels)
+        nodes = [node for node in self._shapes if node.role is not NodeRole.PROFILING]
+        of_type = [node for node in nodes if not types or node.gpu_type in types]
+        labelled = [node for node in of_type if labels <= set(node.labels)]
+        roomy = [node for node in labelled if _has(node, request.amounts)]
         if not of_type and types:
             return 0.0, f"no node for training has GPUs of type {' or '.join(types)}"
         if not of_type:
             return 0.0, "no node is for training"
         if not labelled:
-            return 0.0, f"no node that suits it has {_missing_labels(asked.labels, of_type)}"
+            return 0.0, f"no node that suits it has {_missing_labels(request.labels, of_type)}"
         if not roomy:
-            return 0.0, f"no node that suits it has {_missing_amounts(asked.demand, labelled)}"
-        return self._fastest(asked, roomy)
+            return 0.0, f"no node that suits it has {_missing_amounts(request.amounts, labelled)}"
+        return self._fastest(request, roomy)
 
-    def _fastest(self, asked: _Asked, nodes: Sequence[NodeView]) -> tuple[float, str]:
-        least, most = asked.least, asked.most
-        large = [n for n in nodes if len(n.devices) >= least]
-        spread = self._over_nodes(asked, nodes, is_wide=not large)
-        if not large and not spread:
-            largest = max(len(n.devices) for n in nodes)
-            return (
-                0.0,
-                f"it needs {least} GPUs on one node, and the largest suitable node has {largest}",
+    def _fastest(self, request: _Request, nodes: Sequence[NodeView]) -> tuple[float, str]:
+        """Return `best` on these nodes, which suit the job but for their numbers of devices."""
+        # 1. The job must find enough devices, on one node or over several.
+        least = request.least_gpus
+        most = request.most_gpus
+        large = [node for node in nodes if len(node.devices) >= least]
+        over_nodes = self._rates_over_nodes(request, nodes, is_wide=not large)
+        if not large and not over_nodes:
+            largest = max(len(node.devices) for node in nodes)
+            words = (
+                f"it needs {least} GPUs on one node, and the largest suitable node has {largest}"
             )
-        known = self.known.rates(asked.kind)
-        found = [
-            (known.get((n.gpu_type, g, False), 0.0), n, g)
-            for n in large
-            for g in range(least, min(most, len(n.devices)) + 1)
-        ]
-        best = max([*(rate for rate, _, _ in found), *spread], default=0.0)
+            return 0.0, words
+
+        # 2. It must have a speed there, and the cluster the power for it.
+        known = self.known.rates(request.kind)
+        rates = list(over_nodes)
+        least_w = inf
+        for node in large:
+            for gpus in range(least, min(most, len(node.devices)) + 1):
+                rate = known.get((node.gpu_type, gpus, False), 0.0)
+                rates.append(rate)
+                if rate > 0.0:
+                    least_w = min(least_w, node.draw_w(gpus))
+        best = max(rates, default=0.0)
         if best <= 0.0:
-            kind = self.kinds.get(asked.kind)
-            name, types = (kind and kind.name) or asked.kind, sorted({n.gpu_type for n in nodes})
-            count = f"{least}" if least == most else f"{least} to {most}"
-            where = f"{count} GPU{'s' * (most != 1)} of {' or '.join(types)}"
-            return 0.0, f"no speed of kind {name} is known on {where}"
-        watts = min((n.draw_w(g) for rate, n, g in found if rate > 0.0), default=0.0)
-        if watts > self.cap_w:
-            cap = f"the power cap never exceeds {self.cap_w:g} W"
-            return 0.0, f"it needs at least {watts:g} W, and {cap}"
+            return 0.0, self._unknown_speed(request, nodes)
+        if self.cap_w < least_w < inf:
+            limit = f"the power cap never exceeds {self.cap_w:g} W"
+            return 0.0, f"it needs at least {least_w:g} W, and {limit}"
         return best, ""
 
-    def _over_nodes(
-        self, asked: _Asked, shapes: Sequence[NodeView], *, is_wide: bool
+    def _unknown_speed(self, request: _Request, nodes: Sequence[NodeView]) -> str:
+        """Return that no speed of the job's kind is known on these nodes."""
+        kind = self.kinds.get(request.kind)
+        name = kind.name if kind is not None and kind.name else request.kind
+        types = " or ".join(sorted({node.gpu_type for node in nodes}))
+        count = f"{request.least_gpus}"
+        if request.least_gpus != request.most_gpus:
+            count = f"{request.least_gpus} to {request.most_gpus}"
+        plural = "" if request.most_gpus == 1 else "s"
+        return f"no speed of kind {name} is known on {count} GPU{plural} of {types}"
+
+    def _rates_over_nodes(
+        self, request: _Request, shapes: Sequence[NodeView], *, is_wide: bool
     ) -> list[float]:
         """Return speeds of gangs over several nodes of these shapes with enough devices.
 
         Gangs that may mix types have the fastest types, at the speed of their slowest. Of a gang
         that no node can hold (`is_wide`) unknown speeds are estimated.
         """
-        fitting = {_shape(n) for n in shapes}
-        nodes = [n for n in self.nodes.values() if _shape(n) in fitting]
-        devices = Counter(n.gpu_type for n in nodes for _ in n.devices)
-        counts = {g for _, g, spread in self.known.rates(asked.kind) if spread}
+        # 1. Sizes of gangs: those with a known speed, and of a wide one the smallest and largest.
+        fitting = {_shape(node) for node in shapes}
+        nodes = [node for node in self.nodes.values() if _shape(node) in fitting]
+        devices = Counter(node.gpu_type for node in nodes for _ in node.devices)
+        sizes = {gpus for _, gpus, spread in self.known.rates(request.kind) if spread}
         if is_wide:
-            counts |= {asked.least, min(asked.most, devices.total())}
+            sizes |= {request.least_gpus, min(request.most_gpus, devices.total())}
 
+        # 2. The speed of each size on the fastest types that have enough devices.
         rates = []
-        for gpus in sorted(count for count in counts if asked.least <= count <= asked.most):
-            speeds = {t: self._spread_rate(asked.kind, t, gpus, is_wide=is_wide) for t in devices}
+        for gpus in sorted(sizes):
+            if not request.least_gpus <= gpus <= request.most_gpus:
+                continue
+            rate_by_type = {
+                gpu_type: self._spread_rate(request.kind, gpu_type, gpus, is_wide=is_wide)
+                for gpu_type in devices
+            }
             gathered = 0
-            for gpu_type in sorted(devices, key=lambda t: (-speeds[t], t)):
+            for gpu_type in sorted(devices, key=lambda name: (-rate_by_type[name], name)):
                 gathered += devices[gpu_type]
-                enough = gathered if asked.may_mix else devices[gpu_type]
-                if speeds[gpu_type] > 0.0 and enough >= gpus:
-                    rates.append(speeds[gpu_type])
+                enough = gathered if request.may_mix else devices[gpu_type]
+                if rate_by_type[gpu_type] > 0.0 and enough >= gpus:
+                    rates.append(rate_by_type[gpu_type])
         return rates
 
     def _spread_rate(self, kind: str, gpu_type: str, gpus: int, *, is_wide: bool) -> float:
@@ -198,39 +228,51 @@ def _missing_labels(wanted: Iterable[str], nodes: Iterable[NodeView]) -> str:
     return ", ".join(map(worded, missing))
 
 
-def _missing_amounts(wanted: Sequence[tuple[str, float]], nodes: Sequence[NodeView]) -> str:
+def _missing_amounts(wanted: Amounts, nodes: Sequence[NodeView]) -> str:
     """Return the amounts of which no node has enough, in words; all if none has them together."""
-    short = [of for of in wanted if not any(_has(node, (of,)) for node in nodes)]
+    short = []
+    for need in wanted:
+        if not any(_has(node, (need,)) for node in nodes):
+            short.append(need)
     words = ", ".join(f"{amount:g} {name}" for name, amount in short or wanted)
     return words if short else f"{words} together"
 
 
-def _shapes(nodes: Iterable[NodeView]) -> tuple[NodeView, ...]:
-    found: dict[tuple[Any, ...], NodeView] = {}
-    for n in nodes:
-        found.setdefault(_shape(n), n)
-    return tuple(found.values())
+def _one_of_each_shape(nodes: Iterable[NodeView]) -> tuple[NodeView, ...]:
+    """Return the first node of each shape."""
+    first: dict[tuple[Any, ...], NodeView] = {}
+    for node in nodes:
+        first.setdefault(_shape(node), node)
+    return tuple(first.values())
 
 
 def _shape(node: NodeView) -> tuple[Any, ...]:
-    return (len(node.devices), *_FIELDS(node))
+    """Return all that matters to a job which has the node to itself."""
+    return (len(node.devices), *_SHAPE_FIELDS(node))
 
 
-def _demand(columns: JobColumns, row: int) -> tuple[tuple[str, float], ...]:
-    amounts = seat_demand(columns, row).items()
-    return tuple((name, amount) for name, amount in amounts if amount > 0.0)
+def _amounts(columns: JobColumns, row: int) -> Amounts:
+    """Return what a job needs of a node beside devices."""
+    demand = seat_demand(columns, row)
+    return tuple((name, amount) for name, amount in demand.items() if amount > 0.0)
 
 
-def _has(node: NodeView, demand: tuple[tuple[str, float], ...]) -> bool:
+def _has(node: NodeView, amounts: Amounts) -> bool:
+    """Return True if an empty node has these amounts."""
     limits = {"cores": node.cores, "memory_gb": node.memory_gb, **dict(node.resources)}
-    return all(demanded(amount) <= available(limits.get(name, 0.0)) for name, amount in demand)
+    return all(demanded(amount) <= available(limits.get(name, 0.0)) for name, amount in amounts)
 
 
 def highest_cap_w(power_cap_w: float | None, steps: Sequence[PowerCapStep]) -> float | None:
-    """Most watts the cluster may ever use; None if unlimited."""
-    always = inf if power_cap_w is None else power_cap_w
-    moments = {-inf, *(s.from_s for s in steps), *(s.to_s for s in steps)} - {inf}
-    highest = max(
-        min([always, *(s.power_cap_w for s in steps if s.from_s <= at < s.to_s)]) for at in moments
-    )
-    return None if highest == inf else highest
+    """Return the most watts that the cluster may ever use; None if unlimited."""
+    always_w = inf if power_cap_w is None else power_cap_w
+
+    # The cap changes only where a step begins or ends.
+    moments = {-inf}
+    for step in steps:
+        moments |= {step.from_s, step.to_s}
+    highest_w = 0.0
+    for at_s in moments - {inf}:
+        caps_w = [step.power_cap_w for step in steps if step.from_s <= at_s < step.to_s]
+        highest_w = max(highest_w, min([always_w, *caps_w]))
+    return None if highest_w == inf else highest_w

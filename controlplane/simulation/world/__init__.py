@@ -1,1 +1,1 @@
-"""Simulated world: virtual clock, jobs by column, and outcome of a run."""
+"""Simulated world: a state, functions of events on it, and rounds on a virtual clock."""

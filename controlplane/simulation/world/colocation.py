@@ -1,107 +1,112 @@
-"""Speeds of launches that share devices.
+"""Speeds of launches, which depend on the others on their devices where these are shared.
 
-They share from the moment the second holds the device until one has released it, also while one
+Two share a device from the moment the second holds it until one has released it, also while one
 starts or saves.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from controlplane.simulation.cluster.fleet import Fleet
-from controlplane.simulation.world.job_table import Launch
+from controlplane.simulation.cluster.launch import Launch
 from controlplane.simulation.world.observation.observed_pairs import ObservedPairs
+from controlplane.simulation.world.state import WorldState
+from controlplane.simulation.world.timers import time_last_step
 from policies.contract.plan import Placement
 from policies.contract.snapshot import RankPlacement
 from policies.placement.speed import UNKNOWN, CoTenants, devices_of
 
-if TYPE_CHECKING:
-    from controlplane.simulation.world.world import SimulatedWorld
+
+def speed_of(state: WorldState, placement: Placement) -> float:
+    """Return steps/s of a placement to launch now beside the launches that are there.
+
+    0 if unknown, or if one of those would stop: such jobs cannot share.
+    """
+    row = state.table.row_of[placement.job]
+    if not state.fleet.shares:
+        return state.speeds.alone(state.table.columns, row, placement.ranks)
+
+    # 1. The speed of the placement, and of each launch on its devices beside it.
+    there = state.fleet.beside(placement.ranks)
+    speeds = []
+    for launch in there:
+        co_tenants = _co_tenants(state, launch.ranks, without=launch, coming=placement)
+        speeds.append(_speed_beside(state, launch.row, launch.ranks, co_tenants))
+    own_co_tenants = _co_tenants(state, placement.ranks)
+    own_speed = _speed_beside(state, row, placement.ranks, own_co_tenants)
+    if min([own_speed, *speeds]) > 0.0:
+        return own_speed
+
+    # 2. Where nothing else is in the way, this shows that the jobs cannot share.
+    all_go_on = all(launch.goes_on for launch in there)
+    if state.pairs is not None and all_go_on and not state.fleet.taken(placement.ranks):
+        _learn_impossible(state, state.pairs, state.table.columns.kinds[row], own_co_tenants)
+    return 0.0
 
 
-class Colocation:
-    """Speeds of a world whose devices are shared."""
+def update_neighbours(state: WorldState, launch: Launch) -> None:
+    """Update the speeds of the others on the devices of a launch that began or ended."""
+    if not state.fleet.shares:
+        return
+    pairs = state.pairs
+    if pairs is not None:
+        pairs.look(state.engine.now_s, state.table.columns.kinds)
+    for other in state.fleet.beside(launch.ranks):
+        if other is not launch and other.goes_on:
+            _update_speed(state, other)
+    if pairs is not None:
+        for key in devices_of(launch.ranks):
+            node, _ = key
+            pairs.meet(state.fleet.occupancy.holders(key), state.fleet.nodes[node].gpu_type)
 
-    def __init__(self, world: SimulatedWorld, fleet: Fleet) -> None:
-        self.world, self.fleet = world, fleet
 
-    def rate(self, placement: Placement) -> float:
-        """steps/s of a placement to launch now beside those that are there.
+def _update_speed(state: WorldState, launch: Launch) -> None:
+    """Change the speed of a launch to that beside its present co-tenants, if that is known."""
+    co_tenants = _co_tenants(state, launch.ranks, without=launch)
+    true_speed = _speed_beside(state, launch.row, launch.ranks, co_tenants)
+    number = int(state.table.launched[launch.row]) - 1
+    speed = true_speed * state.noise.speed(launch.job, number)
+    if speed and speed != launch.steps_per_s:
+        launch.change_speed(state.engine.now_s, speed, state.switches.checkpoint_every_s)
+        state.table.change_speed(launch)
+        time_last_step(state, launch)
 
-        0 if unknown, or if one of those would stop: such jobs cannot share.
-        """
-        others = self.fleet.beside(placement.ranks)
-        rates = [
-            self._rate(other.row, other.ranks, self._shared(other.ranks, other, placement))
-            for other in others
-        ]
-        own = self._rate(
-            self.world.table.row_of[placement.job], placement.ranks, self._shared(placement.ranks)
-        )
-        if min([own, *rates]) > 0.0:
-            return own
-        if (
-            self.world.pairs is not None
-            and all(other.goes_on for other in others)
-            and not self.fleet.taken(placement.ranks)
-        ):
-            self._find_impossible(placement, self.world.pairs)
-        return 0.0
 
-    def changed(self, launch: Launch) -> None:
-        """Update speeds on the devices of a launch that began or ended."""
-        pairs = self.world.pairs
-        if pairs is not None:
-            pairs.look(self.world.engine.now_s, self.world.table.columns.kinds)
-        for other in self.fleet.beside(launch.ranks):
-            if other is not launch and other.goes_on:
-                self._change_speed(other)
-        if pairs is not None:
-            for key in devices_of(launch.ranks):
-                there = self.fleet.occupancy.holders(key)
-                pairs.meet(there, self.fleet.nodes[key[0]].gpu_type)
+def _speed_beside(
+    state: WorldState, row: int, ranks: tuple[RankPlacement, ...], co_tenants: CoTenants
+) -> float:
+    """Return steps/s of a job on these seats beside these co-tenants; 0 if unknown."""
+    columns = state.table.columns
+    alone = state.speeds.alone(columns, row, ranks)
+    gpus = sum(len(seat.devices) for seat in ranks)
+    return state.speeds.known.colocated(columns.kinds[row], alone, gpus, co_tenants)
 
-    def _find_impossible(self, placement: Placement, pairs: ObservedPairs) -> None:
-        kinds = self.world.table.columns.kinds
-        kind = kinds[self.world.table.row_of[placement.job]]
-        for gpu_type, others in self._shared(placement.ranks):
-            for other in others:
-                if self.world.speeds.known.pair(kind, other, gpu_type) == UNKNOWN:
-                    pairs.learn((kind, other, gpu_type), UNKNOWN)
 
-    def _change_speed(self, launch: Launch) -> None:
-        world = self.world
-        rate = self._rate(launch.row, launch.ranks, self._shared(launch.ranks, launch))
-        speed = rate * world.noise.speed(launch.job, int(world.table.launched[launch.row]) - 1)
-        if speed and speed != launch.steps_per_s:  # unknown beside a job of unknown speed
-            launch.change_speed(world.engine.now_s, speed, world.switches.checkpoint_every_s)
-            world.table.change_speed(launch)
-            world.ends.foresee(launch)
+def _co_tenants(
+    state: WorldState,
+    ranks: tuple[RankPlacement, ...],
+    without: Launch | None = None,
+    coming: Placement | None = None,
+) -> CoTenants:
+    """Return the co-tenants on these seats, but for the launch `without`, with `coming` added."""
+    table = state.table
+    kinds = table.columns.kinds
+    coming_devices = set() if coming is None else set(devices_of(coming.ranks))
+    co_tenants = []
+    for key in devices_of(ranks):
+        others = []
+        for launch in state.fleet.occupancy.holders(key):
+            if launch is not without:
+                others.append(kinds[launch.row])
+        if coming is not None and key in coming_devices:
+            others.append(kinds[table.row_of[coming.job]])
+        if others:
+            node, _ = key
+            co_tenants.append((state.fleet.nodes[node].gpu_type, others))
+    return co_tenants
 
-    def _rate(self, row: int, ranks: tuple[RankPlacement, ...], shared: CoTenants) -> float:
-        columns = self.world.table.columns
-        kind, alone = columns.kinds[row], self.world.speeds.alone(columns, row, ranks)
-        gpus = sum(len(seat.devices) for seat in ranks)
-        return self.world.speeds.known.colocated(kind, alone, gpus, shared)
 
-    def _shared(
-        self,
-        ranks: tuple[RankPlacement, ...],
-        own: Launch | None = None,
-        more: Placement | None = None,
-    ) -> CoTenants:
-        """Co-tenants of these seats, without `own` launch, with `more` added."""
-        table, kinds = self.world.table, self.world.table.columns.kinds
-        coming = set(devices_of(more.ranks)) if more is not None else set()
-        found = []
-        for key in devices_of(ranks):
-            others = [
-                kinds[launch.row]
-                for launch in self.fleet.occupancy.holders(key)
-                if launch is not own
-            ]
-            if more is not None and key in coming:
-                others.append(kinds[table.row_of[more.job]])
-            if others:
-                found.append((self.fleet.nodes[key[0]].gpu_type, others))
-        return found
+def _learn_impossible(
+    state: WorldState, pairs: ObservedPairs, kind: str, co_tenants: CoTenants
+) -> None:
+    """Let policies know which of these co-tenants a job of this kind cannot share a device with."""
+    for gpu_type, others in co_tenants:
+        for other in others:
+            if state.speeds.known.pair(kind, other, gpu_type) == UNKNOWN:
+                pairs.learn((kind, other, gpu_type), UNKNOWN)

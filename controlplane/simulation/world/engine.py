@@ -1,4 +1,4 @@
-"""A virtual clock: a heap of (time_s, sequence, action), stable for equal times."""
+"""Virtual clock: a heap of (time_s, sequence, action), stable for equal times."""
 
 import heapq
 from collections.abc import Callable
@@ -41,5 +41,6 @@ class Engine:
         self.now_s = max(self.now_s, time_s)
 
     def run(self, until_s: float = inf) -> None:
+        """Run all actions up to and including `until_s`."""
         while self._heap and self._heap[0][0] <= until_s:
             self.step()

@@ -1,15 +1,14 @@
-"""Simulated jobs by column, and launches. A stop loses the current step."""
+"""Simulated jobs by column. A stop loses the current step."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from math import floor, inf, isnan, nan
+from math import inf, isnan, nan
 
 import numpy as np
 
-from policies.contract.snapshot import Ints, JobColumns, Jobs, JobView, RankPlacement, Running
-
-ROUNDING = 1e-6
+from controlplane.simulation.cluster.launch import ROUNDING, Launch
+from policies.contract.snapshot import Ints, JobColumns, Jobs, JobView
 
 
 class JobEnd(IntEnum):
@@ -25,100 +24,17 @@ class JobEnd(IntEnum):
 
     @property
     def words(self) -> str:
-        return _ENDED[self]
+        """State in words, after "which"."""
+        return _STATE_WORDS[self]
 
 
-_ENDED = {
+_STATE_WORDS = {
     JobEnd.OPEN: "is not over",
     JobEnd.COMPLETED: "completed",
     JobEnd.KILLED: "was killed at its walltime",
     JobEnd.OVERDUE: "was not done at its deadline",
     JobEnd.NEVER_READY: "could never start",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Before:
-    """Launch before its speed changed: first step, last change, last checkpoint."""
-
-    first_step_s: float
-    changed_s: float
-    saved_steps: int
-
-
-@dataclass(slots=True)
-class Launch:
-    """Stay of a job on its devices: `start_s` to `end_s`, `start_steps` to `end_steps`.
-
-    `row` is the job's in its workload, `number` the launch's in the journal. After a change of
-    speed `first_step_s` is the time from which `steps_per_s` would have led to the present steps
-    (`before` has the true one). `ends_s`, `breaks_s`: expected end and failure.
-    """
-
-    job: str
-    ranks: tuple[RankPlacement, ...]
-    start_s: float
-    start_steps: int
-    first_step_s: float
-    steps_per_s: float
-    until_s: float | None = None
-    steps_quota: int | None = None
-    stop_wanted_s: float | None = None
-    end_s: float = inf
-    end_steps: int | None = None
-    row: int = -1
-    number: int = -1
-    ends_s: float = inf
-    breaks_s: float = inf
-    before: Before | None = None
-
-    @property
-    def goes_on(self) -> bool:
-        """Return True if no stop was requested."""
-        return self.stop_wanted_s is None and self.end_s == inf
-
-    @property
-    def gpus(self) -> float:
-        """Devices held over all ranks, a shared one by its share."""
-        ranks = self.ranks
-        if len(ranks) == 1:
-            return len(ranks[0].devices) * ranks[0].share
-        return sum(len(seat.devices) * seat.share for seat in ranks)
-
-    def steps_at(self, at_s: float) -> int:
-        """Whole steps of the job done at that time; none are done after a requested stop."""
-        if self.end_steps is not None:
-            return self.end_steps
-        working_s = (
-            min(at_s, self.stop_wanted_s if self.stop_wanted_s is not None else inf)
-            - self.first_step_s
-        )
-        return self.start_steps + max(0, floor(working_s * self.steps_per_s + ROUNDING))
-
-    def saved_at(self, at_s: float, every_s: float) -> int:
-        """Steps of the last checkpoint, one per `every_s` seconds of work (0: only at start)."""
-        before = self.before
-        began_s = self.first_step_s if before is None else before.first_step_s
-        working_s = at_s - began_s
-        if every_s <= 0.0 or working_s < every_s:
-            return self.start_steps
-        last_s = began_s + floor(working_s / every_s) * every_s
-        return (
-            self.steps_at(last_s)
-            if before is None or last_s >= before.changed_s
-            else before.saved_steps
-        )
-
-    def change_speed(self, now_s: float, steps_per_s: float, every_s: float) -> None:
-        """Change the speed from now on; done work stays done. `every_s`: as in `saved_at`."""
-        began_s = self.first_step_s if self.before is None else self.before.first_step_s
-        self.before = Before(began_s, now_s, self.saved_at(now_s, every_s))
-        if now_s > self.first_step_s:
-            self.first_step_s = now_s - (now_s - self.first_step_s) * self.steps_per_s / steps_per_s
-        self.steps_per_s = steps_per_s
-
-    def running(self) -> Running:
-        return Running(0, self.ranks, self.start_s, self.until_s, self.steps_quota)
 
 
 @dataclass(slots=True)
@@ -134,8 +50,11 @@ class SimulatedJob:
     @property
     def tardiness_s(self) -> float:
         """max(0, completion - due); of a job that is not completed, inf if it has a due date."""
-        end_s = inf if self.completed_s is None else self.completed_s
-        return 0.0 if self.view.due_s == inf else max(0.0, end_s - self.view.due_s)
+        if self.view.due_s == inf:
+            return 0.0
+        if self.completed_s is None:
+            return inf
+        return max(0.0, self.completed_s - self.view.due_s)
 
 
 class JobTable:
@@ -152,11 +71,10 @@ class JobTable:
         size = len(columns.ids)
         self.columns = columns
         self.row_of = {job: i for i, job in enumerate(columns.ids)}
-        left = columns.numbers["remaining_steps"]
-        self.total_steps = np.rint(
-            np.where(columns.numbers["total_steps"] > 0.0, columns.numbers["total_steps"], left)
-        ).astype(np.int64)
-        self.steps_done = np.maximum(0, self.total_steps - np.rint(left).astype(np.int64))
+        total = columns.numbers["total_steps"]
+        remaining = columns.numbers["remaining_steps"]
+        self.total_steps = np.rint(np.where(total > 0.0, total, remaining)).astype(np.int64)
+        self.steps_done = np.maximum(0, self.total_steps - np.rint(remaining).astype(np.int64))
         self.restart_cost_s = columns.numbers["restart_cost_s"] + restart_cost_s
         self.completed_s = np.full(size, nan)
         self.ended_s = np.full(size, nan)
@@ -179,12 +97,11 @@ class JobTable:
     def job(self, row: int, launches: list[Launch]) -> SimulatedJob:
         """Return one job as it is now, with these launches."""
         completed_s = float(self.completed_s[row])
-        done = None if isnan(completed_s) else completed_s
         return SimulatedJob(
             self.columns.row(row),
             int(self.total_steps[row]),
             int(self.steps_done[row]),
-            done,
+            None if isnan(completed_s) else completed_s,
             launches,
         )
 
@@ -199,40 +116,49 @@ class JobTable:
         if not self.launched[row]:
             self.first_start_s[row] = launch.start_s
         self.launched[row] += 1
-        self.first_step_s[row], self.steps_per_s[row] = launch.first_step_s, launch.steps_per_s
-        self.start_steps[row], self.stop_wanted_s[row] = launch.start_steps, inf
+        self.first_step_s[row] = launch.first_step_s
+        self.steps_per_s[row] = launch.steps_per_s
+        self.start_steps[row] = launch.start_steps
+        self.stop_wanted_s[row] = inf
+
+    def want_stop(self, launch: Launch, now_s: float) -> None:
+        """Record the request to stop a launch."""
+        launch.stop_wanted_s = now_s
+        self.stop_wanted_s[launch.row] = now_s
 
     def change_speed(self, launch: Launch) -> None:
         """Record the changed speed of a launch."""
-        self.first_step_s[launch.row], self.steps_per_s[launch.row] = (
-            launch.first_step_s,
-            launch.steps_per_s,
-        )
+        self.first_step_s[launch.row] = launch.first_step_s
+        self.steps_per_s[launch.row] = launch.steps_per_s
 
     def end(self, launch: Launch, now_s: float, steps: int) -> None:
         """Record the end of a launch with `steps` of the job done."""
         row = launch.row
-        launch.end_s, launch.end_steps = now_s, steps
-        self.steps_done[row] = self.start_steps[row] = steps
+        launch.end_s = now_s
+        launch.end_steps = steps
+        self.steps_done[row] = steps
+        self.start_steps[row] = steps
         self.steps_per_s[row] = 0.0
         self.busy_s[row] += now_s - launch.start_s
         self.gpu_s[row] += (now_s - launch.start_s) * launch.gpus
 
     def finish(self, row: int, state: JobEnd, now_s: float) -> None:
         """Record the end of a job."""
-        self.state[row], self.ended_s[row] = state, now_s
+        self.state[row] = state
+        self.ended_s[row] = now_s
         if state is JobEnd.COMPLETED:
             self.completed_s[row] = now_s
 
     def steps_at(self, rows: Ints, now_s: float) -> Ints:
         """int64[len(rows)]: whole steps done of each job; see `Launch.steps_at`."""
         working_s = np.minimum(now_s, self.stop_wanted_s[rows]) - self.first_step_s[rows]
-        of_launch = np.maximum(0.0, np.floor(working_s * self.steps_per_s[rows] + ROUNDING))
-        done: Ints = self.start_steps[rows] + of_launch.astype(np.int64)
+        since_start = np.maximum(0.0, np.floor(working_s * self.steps_per_s[rows] + ROUNDING))
+        done: Ints = self.start_steps[rows] + since_start.astype(np.int64)
         return done
 
 
 def _by_arrival(jobs: Iterable[JobView]) -> JobColumns:
+    """Return the jobs in the order of their arrival."""
     if isinstance(jobs, Jobs) and np.all(np.diff(jobs.columns.numbers["arrival_s"]) >= 0.0):
         return jobs.columns
     rows: Sequence[JobView] = sorted(jobs, key=lambda j: j.arrival_s)

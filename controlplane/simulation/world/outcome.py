@@ -1,25 +1,15 @@
 """Result of a simulation: figures by job, totals, stays; decision times apart."""
 
-from __future__ import annotations
-
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isfinite
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from controlplane.simulation.cluster.meter import SplitMeter, remaining_work
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.world.job_table import JobEnd
-from policies.contract.plan import seat_demand
 from policies.contract.snapshot import Bools, Floats, Ints
 from profiling.pairs.estimates import ErrorSummary
 from profiling.run_times.errors import RunTimeErrors
-
-if TYPE_CHECKING:
-    from controlplane.simulation.world.run import Simulation
 
 LEFT_WAITING = "the policy left it waiting although nothing else was left to wait for"
 
@@ -95,11 +85,10 @@ class Outcome:
     `first_start_s`, `completion_s`, `ended_s`: nan if never; `state` (JobEnd) is that of the job's
     end, with a completion or without, whose reasons are `not_completed`. `due_s`: inf if none;
     `tardiness_weight` cost per second. `busy_s`: time on devices over all launches; `gpu_s`: times
-    the GPUs held, a shared one
-    by its share. `job_kwh`, `job_cost`: each job's part of `energy_kwh` and `energy_cost`
-    (`meter.SplitMeter`); empty where no device is shared. `fastest_s`: best run time from scratch
-    (inf if unplaceable). `preemptions`: stops without another place, `migrations`: with another
-    place or size, `failures`: failed launches or lost nodes.
+    the GPUs held, a shared one by its share. `job_kwh`, `job_cost`: each job's part of `energy_kwh`
+    and `energy_cost` (`meter.SplitMeter`); empty where no device is shared. `fastest_s`: best run
+    time from scratch (inf if unplaceable). `preemptions`: stops without another place,
+    `migrations`: with another place or size, `failures`: failed launches or lost nodes.
 
     `tardiness_cost` is sum_j w_j max(0, completion_j - due_j) over completed jobs. `unplaceable`
     jobs can never run, `unfinished` ones were left waiting; `unfinished_cost` is the least energy
@@ -167,88 +156,12 @@ class Outcome:
     @property
     def ran(self) -> Bools:
         """bool[J]: jobs that ran to their end: completed, or killed at their walltime."""
-        found: Bools = (self.state == JobEnd.COMPLETED) | (self.state == JobEnd.KILLED)
-        return found
+        completed = self.state == JobEnd.COMPLETED
+        ran: Bools = completed | (self.state == JobEnd.KILLED)
+        return ran
 
     @property
     def jct_s(self) -> Floats:
         """float64[J]: end - arrival; nan for a job that did not run to its end."""
         spans: Floats = np.where(self.ran, self.ended_s, np.nan) - self.arrival_s
         return spans
-
-
-def outcome_of(simulation: Simulation, name: str, workload: str) -> Outcome:
-    """Return the outcome of the simulation, jobs by arrival."""
-    world, scenario = simulation.world, simulation.scenario
-    table, meter, columns = world.table, world.meter, world.table.columns
-    arrival_s, due_s = columns.numbers["arrival_s"], columns.numbers["due_s"]
-    weight, completion_s = columns.numbers["tardiness_weight"], table.completed_s
-    late = np.where(np.isnan(completion_s), 0.0, np.maximum(0.0, completion_s - due_s))
-    ended = table.ended_s[~np.isnan(table.ended_s) & ~np.isnan(table.first_start_s)]
-    makespan_s = float(ended.max() - arrival_s[0]) if len(ended) else 0.0
-    own_arrival_s = np.maximum(arrival_s, world.gates.ready_s)
-    split = meter if isinstance(meter, SplitMeter) else None
-    gpus = sum(len(node.devices) for node in scenario.nodes)
-    return Outcome(
-        policy=name, workload=workload, seed=scenario.seed, switches=simulation.switches,
-        job_ids=columns.ids, nodes=tuple(world.fleet.nodes), arrival_s=own_arrival_s,
-        first_start_s=table.first_start_s, completion_s=completion_s, due_s=due_s,
-        tardiness_weight=weight, busy_s=table.busy_s, gpu_s=table.gpu_s,
-        fastest_s=world.fastest_s, launches=table.launched, preemptions=table.preempted,
-        migrations=table.migrated, failures=table.failed, energy_kwh=meter.energy_kwh,
-        energy_cost=meter.energy_cost, tardiness_cost=float((weight * late).sum()),
-        emissions_kg=meter.emissions_g / 1000.0, rounds=simulation.round_count,
-        makespan_s=makespan_s, ended_s=table.ended_s, state=table.state,
-        used=_used(simulation, makespan_s),
-        not_completed=tuple(
-            Unplaceable(row, columns.ids[row], why)
-            for row, why in sorted(world.ends.reasons.items())
-        ),
-        stays=world.journal.stays(world.fleet.index),
-        utilisation=world.journal.utilisation(gpus, shared=world.fleet.shares),
-        unplaceable=tuple(sorted(world.unplaceable.values(), key=lambda u: u.index)),
-        unfinished=tuple(Unplaceable(row, columns.ids[row], LEFT_WAITING) for row in world.active),
-        unfinished_cost=_unfinished_cost(simulation), rounds_skipped=simulation.rounds_skipped,
-        round_jobs=scenario.round_jobs, gather_s=scenario.gather_s,
-        decision_s=np.array(simulation.decision_s),
-        pair_estimates=None if world.pairs is None else world.pairs.estimates(),
-        run_time_errors=RunTimeErrors.of(world.predictions.ended),
-        job_kwh=np.zeros(0) if split is None else split.job_kwh,
-        job_cost=np.zeros(0) if split is None else split.job_cost,
-    )  # fmt: skip
-
-
-def _unfinished_cost(simulation: Simulation) -> float:
-    """Least energy and tardiness that unfinished jobs still cost if each starts alone now."""
-    world, scenario, now_s = simulation.world, simulation.scenario, simulation.engine.now_s
-    table, numbers, rows = world.table, world.table.columns.numbers, world.active
-    steps = (table.total_steps - table.steps_done)[rows]
-    left = remaining_work(
-        table.columns, rows, steps, now_s, scenario.nodes, scenario.kinds, scenario.energy
-    )
-    due_s, weight = numbers["due_s"][rows], numbers["tardiness_weight"][rows]
-    late_s = np.maximum(0.0, now_s + left.run_s - due_s)
-    return float(left.energy_cost.sum() + (weight * late_s)[weight > 0.0].sum())
-
-
-def _used(simulation: Simulation, makespan_s: float) -> dict[str, float]:
-    """Mean fraction of each resource but GPUs in use; only where all nodes have a limit of it."""
-    world, nodes = simulation.world, simulation.scenario.nodes
-    columns, journal = world.table.columns, world.journal
-    has: dict[str, float] = defaultdict(float)
-    for node in nodes:
-        amounts = {"cores": node.cores, "memory_gb": node.memory_gb, **dict(node.resources)}
-        for name, amount in amounts.items():
-            has[name] += amount
-    used: dict[str, float] = defaultdict(float)
-    for number, ranks in enumerate(journal.ranks if makespan_s > 0.0 else ()):
-        end_s = min(journal.end_s[number], simulation.engine.now_s)
-        for seat in ranks:
-            demand = seat_demand(columns, journal.row[number], seat.units)
-            for name, amount in demand.items():
-                used[name] += amount * (end_s - journal.start_s[number])
-    return {
-        name: used[name] / (amount * makespan_s)
-        for name, amount in sorted(has.items())
-        if amount > 0.0 and isfinite(amount) and makespan_s > 0.0
-    }

@@ -1,19 +1,22 @@
-"""Shortcuts of a simulation that provably make no difference.
+"""Shortcuts of a simulation that provably make no difference but in time.
 
-A policy that decides about the queue alone (`policies.contract.policy.queue_only`) depends on free
-capacity only, so its rounds need not see running jobs, and rounds with an empty queue or no free
-device are left out. That needs a cluster without power cap, scarce resources, limits of teams,
-dependencies and other rules of a workload, deadlines, shared devices, batch jobs or jobs without
-GPUs.
+`hides_running`: a policy that decides about the queue alone (`queue_only`) depends on free capacity
+only, so its rounds need not see running jobs, and rounds with an empty queue or no free device are
+left out. That needs a cluster without power cap, scarce resources, limits of teams, dependencies
+and other rules of a workload, deadlines, shared devices, batch jobs or jobs without GPUs. It stays
+because FIFO's 1,000 rounds on 100 nodes take 4.8 times as long without it (0.26 s, goal 0.5 s), and
+the gathered rounds of a year 2.9 times (83 s, goal 120 s).
 
-A policy that keeps all started jobs (`keeps_started`) changes nothing while none waits: such rounds
-are left out, but for drains and where caps, gathered rounds or the time to decide could matter.
+`skips_empty`: a policy that keeps all started jobs (`keeps_started`) changes nothing while none
+waits. Such rounds are left out, but for drains and where caps, gathered rounds or the time to
+decide could matter.
 
-A stop that takes no time has ended when its plan launches, so nothing is deferred. That needs
-rounds that take no time and are held at once.
+`stops_at_once`: a stop that takes no time has ended when its plan launches, so nothing is deferred.
+That needs rounds that take no time and are held at once.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,6 +28,26 @@ from policies.contract.policy import Policy, keeps_started, queue_only
 from policies.contract.snapshot import JobColumns, NodeView
 
 
+@dataclass(frozen=True, slots=True)
+class Shortcuts:
+    """Shortcuts that a simulation takes."""
+
+    hides_running: bool = False
+    skips_empty: bool = False
+    stops_at_once: bool = False
+
+
+def shortcuts_of(
+    scenario: Scenario, columns: JobColumns, policy: Policy, switches: Switches, rules: Rules
+) -> Shortcuts:
+    """Return all shortcuts that change nothing in this simulation."""
+    return Shortcuts(
+        hides_running=may_hide_running(scenario, columns, policy, switches, rules),
+        skips_empty=may_skip_empty(scenario, policy, switches),
+        stops_at_once=stops_at_once(scenario, switches),
+    )
+
+
 def may_hide_running(
     scenario: Scenario,
     columns: JobColumns,
@@ -33,26 +56,34 @@ def may_hide_running(
     rules: Rules = NO_RULES,
 ) -> bool:
     """Return True if showing this policy the queue alone changes nothing but time."""
-    if not queue_only(policy) or scenario.power_cap_w is not None or scenario.power_caps:
+    # 1. The policy must not look at running jobs, and its plans apply to the state it has seen.
+    if not queue_only(policy) or switches.takes_time:
+        return False
+
+    # 2. Running jobs must not limit waiting ones but by the devices that they hold whole.
+    if scenario.power_cap_w is not None or scenario.power_caps:
         return False
     if any(team.max_gpus is not None for team in scenario.teams):
         return False
-    if any(d.slots > 1 for n in scenario.nodes for d in n.devices):
+    if any(device.slots > 1 for node in scenario.nodes for device in node.devices):
         return False
-    if switches.takes_time or rules != NO_RULES or any(columns.others["dependencies"]):
+    if any(columns.others["resources"]) or not _is_roomy(scenario.nodes, columns):
         return False
-    if bool(np.isfinite(columns.numbers["deadline_s"]).any()):
-        return False
+
+    # 3. Every job must need a device, and be free to start whenever there is one.
     if any(columns.others["batch"]) or not columns.counts["gpus_min"].all():
         return False
-    return not any(columns.others["resources"]) and _is_roomy(scenario.nodes, columns)
+    if rules != NO_RULES or any(columns.others["dependencies"]):
+        return False
+    return not np.isfinite(columns.numbers["deadline_s"]).any()
 
 
 def may_skip_empty(scenario: Scenario, policy: Policy, switches: Switches) -> bool:
     """Return True if rounds without a waiting job change nothing but time."""
     if not keeps_started(policy) or scenario.power_cap_w is not None or scenario.power_caps:
         return False
-    return not (scenario.gather_s or switches.decision_s or switches.decision_per_job_s)
+    takes_time = switches.decision_s or switches.decision_per_job_s
+    return not (scenario.gather_s or takes_time)
 
 
 def stops_at_once(scenario: Scenario, switches: Switches) -> bool:
@@ -61,9 +92,13 @@ def stops_at_once(scenario: Scenario, switches: Switches) -> bool:
 
 
 def _is_roomy(nodes: Iterable[NodeView], columns: JobColumns) -> bool:
+    """Return True if no node runs out of cores or memory before its devices are all held."""
     if not len(columns.ids):
         return True
     cores = demanded(float(columns.numbers["cores"].max()))
     memory_gb = demanded(float(columns.numbers["memory_gb"].max()))
-    has = [(len(n.devices), available(n.cores), available(n.memory_gb)) for n in nodes]
-    return all(gpus * cores <= most and gpus * memory_gb <= most_gb for gpus, most, most_gb in has)
+    for node in nodes:
+        gpus = len(node.devices)
+        if gpus * cores > available(node.cores) or gpus * memory_gb > available(node.memory_gb):
+            return False
+    return True

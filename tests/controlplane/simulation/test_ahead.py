@@ -162,6 +162,6 @@ def test_from_any_moment_it_comes_to_what_the_simulation_comes_to(
     simulation.engine.now_s = float(at_s)
     found = run_ahead(simulation.world.snapshot(), policy)
     simulation.run()
-    ends = {job: now.completed_s for job, now in simulation.world.jobs.items()}
+    ends = {job: now.completed_s for job, now in simulation.state.jobs.items()}
     for job in found.jobs.values():
         assert job.end_s == pytest.approx(ends[job.job], abs=1e-6)

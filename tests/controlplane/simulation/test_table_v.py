@@ -29,7 +29,7 @@ def validation(convnet: float, stop_s: float = 0.0) -> Simulation:
 def late(simulation: Simulation) -> dict[str, float]:
     return {
         job.view.id: job.tardiness_s
-        for job in simulation.world.jobs.values()
+        for job in simulation.state.jobs.values()
         if job.tardiness_s > 0.0
     }
 
@@ -38,7 +38,7 @@ def late(simulation: Simulation) -> dict[str, float]:
 def test_the_energy_of_the_validation_is_within_two_per_cent_of_the_papers_prediction(
     convnet: float,
 ) -> None:
-    assert validation(convnet).world.meter.energy_cost == pytest.approx(PREDICTED_EUR, rel=0.02)
+    assert validation(convnet).state.meter.energy_cost == pytest.approx(PREDICTED_EUR, rel=0.02)
 
 
 def test_no_decision_is_drawn_anew_because_a_stop_has_ended() -> None:
@@ -51,7 +51,7 @@ def test_no_decision_is_drawn_anew_because_a_stop_has_ended() -> None:
 
 @pytest.mark.parametrize("convnet", [1.0, 0.85])
 def test_j7_is_postponed_when_j2_is_submitted_and_goes_to_armida_07(convnet: float) -> None:
-    jobs = validation(convnet).world.jobs
+    jobs = validation(convnet).state.jobs
     first = jobs["J2"].launches[0]
     assert (first.start_s, first.ranks[0].node) == (7200.0, "armida-07")
     assert not [
@@ -79,7 +79,7 @@ def test_the_reproduction_reports_that_nothing_is_late_in_the_fitted_run() -> No
 
 
 def test_every_job_is_done_and_no_step_is_lost_or_done_twice() -> None:
-    for job in validation(1.0).world.jobs.values():
+    for job in validation(1.0).state.jobs.values():
         steps = [0, *(launch.end_steps for launch in job.launches)]
         assert [launch.start_steps for launch in job.launches] == steps[:-1]
         assert steps[-1] == job.total_steps

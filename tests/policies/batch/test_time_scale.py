@@ -55,8 +55,8 @@ def starts_s(log: Sequence[Line], factor: float) -> dict[str, float]:
     """Return the start of each job when all times, that of rounds too, are times a factor."""
     scenario = Scenario(NODES, (SECONDS,), round_s=factor * ROUND_S)
     simulation = Simulation(scenario, jobs_of(log, factor), AreaBackfilling(), shortcuts=True)
-    world = simulation.run().world
-    return {job.view.id: job.launches[0].start_s for job in world.jobs.values()}
+    jobs = simulation.run().state.jobs
+    return {job.view.id: job.launches[0].start_s for job in jobs.values()}
 
 
 @settings(deadline=None, max_examples=25)

@@ -64,7 +64,7 @@ def mean_jct_s(queue: list[tuple[str, int]], policy: AlloX) -> float:
         kinds=KINDS,
         round_s=60.0,
     )
-    done = [job.completed_s for job in Simulation(scenario, jobs, policy).run().world.jobs.values()]
+    done = [job.completed_s for job in Simulation(scenario, jobs, policy).run().state.jobs.values()]
     return sum(end_s for end_s in done if end_s is not None) / len(done)
 
 
@@ -313,6 +313,6 @@ def test_every_job_of_a_mixed_queue_ends(started: str, queue: list[tuple[str, in
     scenario = a_scenario(
         nodes=nodes, kinds=KINDS, round_s=120.0, launch_s=5.0, stop_s=2.0, restart_cost_s=10.0
     )
-    done = Simulation(scenario, jobs, AlloX(started=started)).run().world.jobs.values()
+    done = Simulation(scenario, jobs, AlloX(started=started)).run().state.jobs.values()
     assert all(job.completed_s is not None for job in done)
     assert started == "move" or all(len(job.launches) == 1 for job in done)

@@ -402,7 +402,7 @@ def test_every_job_of_a_simulated_queue_ends(packing: bool, pauses: dict[str, fl
     done = (
         Simulation(scenario, a_simulated_queue(), Gandiva(packing=packing))
         .run()
-        .world.jobs.values()
+        .state.jobs.values()
     )
     assert all(job.completed_s is not None for job in done)
 
@@ -413,7 +413,7 @@ def test_turns_of_a_simulated_queue_are_slices_long() -> None:
     """
     scenario = a_scenario(nodes=(a_node("v", gpus=1),), kinds=(a_pairing_kind(),), round_s=60.0)
     jobs = [a_job(f"j{i}", remaining_steps=200.0, total_steps=200.0) for i in range(3)]
-    done = Simulation(scenario, jobs, Gandiva()).run().world.jobs.values()
+    done = Simulation(scenario, jobs, Gandiva()).run().state.jobs.values()
     assert all(len(job.launches) == 4 for job in done)
     assert {round(launch.end_s - launch.start_s) for job in done for launch in job.launches} == {
         60,

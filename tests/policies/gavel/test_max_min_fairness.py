@@ -11,6 +11,7 @@ import pytest
 
 from controlplane.loop.changes import Migrate, Preempt
 from controlplane.loop.rounds import RoundResult
+from controlplane.simulation.world.nodes import drain_node, lose_node, restore_node
 from controlplane.simulation.world.run import Simulation
 from policies.contract import plan_json, snapshot_json
 from policies.contract.plan import Plan
@@ -43,10 +44,10 @@ def simulated(
 
 def received(simulation: Simulation, job: str) -> dict[str, float]:
     """Device time by GPU type over the time that has gone by since the job came in."""
-    row = simulation.world.table.row_of[job]
+    row = simulation.state.table.row_of[job]
     snapshot = simulation.world.snapshot()
     elapsed_s = simulation.engine.now_s - float(
-        simulation.world.table.columns.numbers["arrival_s"][row]
+        simulation.state.table.columns.numbers["arrival_s"][row]
     )
     return {
         gpu_type: seconds / elapsed_s for gpu_type, seconds in snapshot.jobs.by_id(job).received_s
@@ -182,7 +183,7 @@ def test_a_job_that_goes_on_is_never_stopped() -> None:
         launch_s=3.0,
         restart_cost_s=60.0,
     ).run()
-    book = simulation.world.table
+    book = simulation.state.table
     assert (book.launched.tolist(), int(book.preempted.sum()), int(book.migrated.sum())) == (
         [1] * 8,
         0,
@@ -207,7 +208,7 @@ def test_jobs_are_pre_empted_at_the_ends_of_turns_only() -> None:
             or result.snapshot.now_s >= result.snapshot.memory["round_end_s"] - 0.1 * ROUND_S
         )
     assert stopped > 0
-    assert simulation.world.completed == 6
+    assert simulation.state.completed == 6
 
 
 def test_shares_are_made_anew_when_jobs_come_and_go_and_not_in_between() -> None:
@@ -224,7 +225,7 @@ def test_shares_are_made_anew_when_jobs_come_and_go_and_not_in_between() -> None
     simulation = simulated(
         (a_node("v", "V100", 2),), [a_kind("k", {("V100", 1): 1.0})], jobs, policy
     ).run()
-    ends = simulation.world.table.completed_s.tolist()
+    ends = simulation.state.table.completed_s.tolist()
     assert made == pytest.approx(sorted({0.0, 1000.0, 2000.0, *ends} - {max(ends)}))
     assert simulation.round_count > 2 * len(made)
 
@@ -236,8 +237,8 @@ def test_a_gang_over_two_nodes_runs_as_fast_as_is_known_of_it_there() -> None:
     simulation = simulated(
         nodes, [KindView("k", "k", known)], jobs, MaxMinFairness(spread=True)
     ).run()
-    assert simulation.world.table.completed_s.tolist() == [2500.0]
-    assert int(simulation.world.table.launched[0]) == 1
+    assert simulation.state.table.completed_s.tolist() == [2500.0]
+    assert int(simulation.state.table.launched[0]) == 1
 
 
 def test_any_round_can_be_decided_again_from_its_stored_snapshot() -> None:
@@ -251,16 +252,16 @@ def test_any_round_can_be_decided_again_from_its_stored_snapshot() -> None:
 
 def test_jobs_end_though_nodes_are_lost_drained_and_come_back() -> None:
     simulation = _eventful()
-    world = simulation.world
+    state = simulation.state
     incidents: list[tuple[float, Callable[[], None]]] = [
-        (1000.0, lambda: world.lose("v")), (2500.0, lambda: world.drain("p", 2600.0)),
-        (4000.0, lambda: world.restore("v")),
-        (4100.0, lambda: world.restore("p")),
+        (1000.0, lambda: lose_node(state, "v")), (2500.0, lambda: drain_node(state, "p", 2600.0)),
+        (4000.0, lambda: restore_node(state, "v")),
+        (4100.0, lambda: restore_node(state, "p")),
     ]  # fmt: skip
     for at_s, incident in incidents:
         simulation.engine.at(at_s, incident)
     simulation.run()
-    assert world.completed == len(world.table)
+    assert state.completed == len(state.table)
     assert all(
         _keeps_off(result, "v")
         for result in simulation.rounds

@@ -173,7 +173,7 @@ def test_jobs_with_slos_end_in_time_where_without_they_would_not() -> None:
     late = {}
     for slos in (False, True):
         simulation = simulated(NODES, KINDS, jobs, MinCost(slos=slos), gpu_types=DEAR).run()
-        book = simulation.world.table
-        assert simulation.world.completed == 6
+        book = simulation.state.table
+        assert simulation.state.completed == 6
         late[slos] = int((book.completed_s > book.columns.numbers["due_s"]).sum())
     assert late[True] == 0 < late[False]

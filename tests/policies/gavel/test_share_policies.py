@@ -293,7 +293,7 @@ def test_shares_stand_until_they_are_as_old_as_they_may_become(name: str) -> Non
 @pytest.mark.parametrize("form", ["aware", "agnostic"])
 def test_all_jobs_end_though_they_come_and_go(name: str, form: str) -> None:
     simulation = _scenario(registry.make(name, {"form": form})).run()
-    assert simulation.world.completed == len(simulation.world.table)
+    assert simulation.state.completed == len(simulation.state.table)
     for result in simulation.rounds:
         assert validate_plan(result.plan, result.snapshot) == ()
 

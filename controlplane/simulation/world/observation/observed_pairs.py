@@ -7,16 +7,28 @@ smoothed exponentially (`profiling.speeds`), as live. Estimates of other pairs s
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Self
+from typing import NamedTuple, Self, TypeAlias
 
-from controlplane.simulation.world.job_table import Launch
+from controlplane.simulation.cluster.launch import Launch
 from controlplane.simulation.world.outcome import PairEstimates
 from policies.contract.snapshot import KindView, PairThroughput, Source
 from profiling.pairs.estimates import ErrorSummary, PairError
 from profiling.pairs.study import with_estimates
 from profiling.speeds import moved
 
-Sides = tuple[float, float]
+PairKey: TypeAlias = tuple[str, str, str]
+"""(kind, other kind, GPU type)."""
+
+PairSpeed: TypeAlias = tuple[float, float]
+"""steps/s of a job of the first kind and of one of the other."""
+
+
+class _SideBySide(NamedTuple):
+    """Two launches that share a GPU of this type alone, and have not been measured yet."""
+
+    one: Launch
+    other: Launch
+    gpu_type: str
 
 
 class ObservedPairs:
@@ -24,91 +36,112 @@ class ObservedPairs:
 
     def __init__(self, kinds: Sequence[KindView], observed: float, seed: int) -> None:
         """ValueError and CompletionError as `profiling.pairs.study.with_estimates`."""
-        found = with_estimates(kinds, observed, seed=seed)
-        self.kinds = found.kinds
-        self.first = found.errors
+        completed = with_estimates(kinds, observed, seed=seed)
+        self.kinds = completed.kinds
+        self.first_errors = completed.errors
         self.number_measured = 0
-        self._known = {(k.id, p.other, p.gpu_type): p for k in found.kinds for p in k.pairs}
-        self._samples = {key: int(p.source is Source.MEASURED) for key, p in self._known.items()}
-        self._ran: list[PairError] = []
-        self._open: list[tuple[Launch, Launch, str]] = []
-        self._changed: set[str] = set()
+        self._known: dict[PairKey, PairThroughput] = {}
+        self._samples: dict[PairKey, int] = {}
+        for kind in completed.kinds:
+            for pair in kind.pairs:
+                key = kind.id, pair.other, pair.gpu_type
+                self._known[key] = pair
+                self._samples[key] = int(pair.source is Source.MEASURED)
+        self._errors_of_run: list[PairError] = []
+        self._unmeasured: list[_SideBySide] = []
+        self._changed_kinds: set[str] = set()
 
     @classmethod
     def of(cls, kinds: Sequence[KindView], observed: float, seed: int) -> Self | None:
         """Return the knowledge of pairs; None where all of them are observed."""
         return cls(kinds, observed, seed) if observed < 1.0 else None
 
-    def meet(self, there: Sequence[Launch], gpu_type: str) -> None:
-        """Note two launches that now share a GPU alone, without other GPUs."""
-        self._open = [
-            o for o in self._open if not any(launch is one for launch in o[:2] for one in there)
-        ]
-        gpus = [sum(len(seat.devices) for seat in launch.ranks) for launch in there]
+    def meet(self, launches: Sequence[Launch], gpu_type: str) -> None:
+        """Record that these launches now hold a GPU; two of one GPU each can be measured."""
+        # 1. Pairs of these launches are not alone together any more.
+        unmeasured = []
+        for pair in self._unmeasured:
+            if not any(launch is pair.one or launch is pair.other for launch in launches):
+                unmeasured.append(pair)
+        self._unmeasured = unmeasured
+
+        # 2. Two launches without other GPUs are a new pair.
+        gpus = [sum(len(seat.devices) for seat in launch.ranks) for launch in launches]
         if gpus == [1, 1]:
-            self._open.append((there[0], there[1], gpu_type))
+            self._unmeasured.append(_SideBySide(launches[0], launches[1], gpu_type))
 
     def look(self, now_s: float, kinds: Sequence[str]) -> None:
         """Record speeds of those that worked side by side; `kinds` of jobs, by row."""
-        left = []
-        for one, other, gpu_type in self._open:
-            if _works(one, now_s) and _works(other, now_s):
-                self.learn(
-                    (kinds[one.row], kinds[other.row], gpu_type),
-                    (one.steps_per_s, other.steps_per_s),
-                )
+        unmeasured = []
+        for pair in self._unmeasured:
+            one, other, gpu_type = pair
+            if _has_worked(one, now_s) and _has_worked(other, now_s):
+                key = kinds[one.row], kinds[other.row], gpu_type
+                self.learn(key, (one.steps_per_s, other.steps_per_s))
             elif one.goes_on and other.goes_on:
-                left.append((one, other, gpu_type))
-        self._open = left
+                unmeasured.append(pair)
+        self._unmeasured = unmeasured
 
-    def learn(self, pair: tuple[str, str, str], rates: Sides) -> None:
+    def learn(self, pair: PairKey, speed: PairSpeed) -> None:
         """Record that a pair of kinds ran at these speeds on the type; 0: impossible."""
         kind, other, gpu_type = pair
-        known, samples = self._known.get(pair), self._samples.get(pair, 0)
+        known = self._known.get(pair)
+        samples = self._samples.get(pair, 0)
+
+        # 1. The first measurement shows the errors of an estimate; later ones are smoothed.
         if known is not None and samples == 0:
-            self._ran += _errors(known, kind, rates)
-        own, others = _next(known, rates, samples)
+            self._errors_of_run += _errors(known, kind, speed)
+        own, others = _smoothed(known, speed, samples)
         self.number_measured += 1
-        self._tell(kind, PairThroughput(other, gpu_type, own, others, Source.MEASURED), samples + 1)
+
+        # 2. Both kinds of the pair learn of it.
+        self._set(kind, PairThroughput(other, gpu_type, own, others, Source.MEASURED), samples + 1)
         if kind != other:
-            self._tell(
-                other, PairThroughput(kind, gpu_type, others, own, Source.MEASURED), samples + 1
-            )
+            view = PairThroughput(kind, gpu_type, others, own, Source.MEASURED)
+            self._set(other, view, samples + 1)
 
     def changed(self, kinds: Iterable[KindView]) -> Iterator[KindView]:
         """Yield those of these kinds with new pair knowledge."""
-        for kind in kinds if self._changed else ():
-            if kind.id in self._changed:
-                yield replace(
-                    kind, pairs=tuple(p for (of, _, _), p in self._known.items() if of == kind.id)
-                )
-        self._changed.clear()
+        if not self._changed_kinds:
+            return
+        for kind in kinds:
+            if kind.id in self._changed_kinds:
+                pairs = tuple(p for (of_kind, _, _), p in self._known.items() if of_kind == kind.id)
+                yield replace(kind, pairs=pairs)
+        self._changed_kinds.clear()
 
     def estimates(self) -> PairEstimates:
-        """Errors of the estimates."""
-        return PairEstimates(self.first, ErrorSummary.of(self._ran), self.number_measured)
+        """Return the errors of the estimates."""
+        of_run = ErrorSummary.of(self._errors_of_run)
+        return PairEstimates(self.first_errors, of_run, self.number_measured)
 
-    def _tell(self, kind: str, view: PairThroughput, samples: int) -> None:
+    def _set(self, kind: str, view: PairThroughput, samples: int) -> None:
+        """Record what is known of a pair of this kind, after so many measurements."""
         key = kind, view.other, view.gpu_type
         if self._known.get(key) != view:
-            self._changed.add(kind)
-        self._known[key], self._samples[key] = view, samples
+            self._changed_kinds.add(kind)
+        self._known[key] = view
+        self._samples[key] = samples
 
 
-def _works(launch: Launch, now_s: float) -> bool:
+def _has_worked(launch: Launch, now_s: float) -> bool:
+    """Return True if a launch has passed its first step, before it was to stop."""
     until_s = now_s if launch.stop_wanted_s is None else launch.stop_wanted_s
     return min(until_s, launch.end_s) > launch.first_step_s
 
 
-def _next(known: PairThroughput | None, rates: Sides, samples: int) -> Sides:
+def _smoothed(known: PairThroughput | None, speed: PairSpeed, samples: int) -> PairSpeed:
+    """Return what is known of a pair after another measurement."""
     if known is None:
-        return rates
-    before = known.steps_per_s, known.other_steps_per_s
-    return moved(before[0], rates[0], samples), moved(before[1], rates[1], samples)
+        return speed
+    own = moved(known.steps_per_s, speed[0], samples)
+    others = moved(known.other_steps_per_s, speed[1], samples)
+    return own, others
 
 
-def _errors(known: PairThroughput, kind: str, rates: Sides) -> list[PairError]:
+def _errors(known: PairThroughput, kind: str, speed: PairSpeed) -> list[PairError]:
+    """Return the errors of an estimate, for both kinds of the pair."""
     return [
-        PairError(kind, known.other, known.gpu_type, known.steps_per_s, rates[0]),
-        PairError(known.other, kind, known.gpu_type, known.other_steps_per_s, rates[1]),
+        PairError(kind, known.other, known.gpu_type, known.steps_per_s, speed[0]),
+        PairError(known.other, kind, known.gpu_type, known.other_steps_per_s, speed[1]),
     ]

@@ -1,15 +1,13 @@
 """Expected run times of a workload's batch jobs and jobs without GPUs, learnt as these end."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from math import inf, isfinite
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from controlplane.simulation.world.job_table import Launch
-from controlplane.simulation.world.launching import next_noise, time_to_start_s
+from controlplane.simulation.cluster.launch import Launch
+from controlplane.simulation.switches import AnyPredictor
+from controlplane.simulation.world.job_table import JobTable
 from policies.contract.snapshot import Bools, Floats, Ints
 from profiling.run_times.errors import Ended
 from profiling.run_times.predictors import (
@@ -26,45 +24,55 @@ from profiling.run_times.predictors import (
     still_expected,
 )
 
-if TYPE_CHECKING:
-    from controlplane.simulation.world.world import SimulatedWorld
-
 
 class Predictions:
-    """Predictions of a world's jobs by row: `run_s` (inf: unknown) and `source`.
+    """Predictions of jobs by row: `run_s` (inf: unknown) and `source`.
 
     Those of waiting jobs follow what has ended; a launch keeps its own. Jobs with a speed have
     none, and jobs that come with an expected run time keep it. `ended`: predictions at launches,
-    with what became of them.
+    with what became of them. `needs_true_run_s`: the predictor is the oracle, which is told how
+    long the next launch of a waiting job will run.
     """
 
-    def __init__(self, world: SimulatedWorld) -> None:
-        table, columns = world.table, world.table.columns
-        self._world, self._columns, self._table = world, columns, table
-        self._predictor = world.switches.predictor
-        batch = np.array(columns.others["batch"], dtype=np.bool_)
-        self.of_batch: Bools = batch | (columns.counts["gpus_max"] == 0)
-        self.any = bool(self.of_batch.any())
-        self.walltime_s, given_s = columns.numbers["walltime_s"], columns.numbers["expected_run_s"]
-        unknown = self.of_batch & ~np.isfinite(given_s)
+    def __init__(self, table: JobTable, predictor: AnyPredictor) -> None:
+        columns = table.columns
+        self._table = table
+        self._columns = columns
+        self._predictor = predictor
+        self.needs_true_run_s = predictor == ORACLE
+        self._learns = predictor not in (WALLTIME, ORACLE)
+        is_batch = np.array(columns.others["batch"], dtype=np.bool_)
+        self.covered: Bools = is_batch | (columns.counts["gpus_max"] == 0)
+        """Jobs without a known speed, which have predictions."""
+        self.any = bool(self.covered.any())
+        self.walltime_s = columns.numbers["walltime_s"]
+
+        # Jobs come with an expected run time, or else with their walltime as one.
+        given_s = columns.numbers["expected_run_s"]
+        unknown = self.covered & ~np.isfinite(given_s)
         self.run_s: Floats = np.where(unknown, self.walltime_s, given_s)
         self.source = list(columns.others["expected_source"])
         for row in np.flatnonzero(unknown & np.isfinite(self.run_s)).tolist():
             self.source[row] = WALLTIME
-        self._predicted: Bools = unknown & (self._predictor != WALLTIME)
+
+        self._predicted: Bools = unknown & (predictor != WALLTIME)
+        """Jobs whose expectation the predictor replaces."""
         self._since_s = np.full(len(table), inf)
-        self._told: dict[int, Prediction] = {}
-        self._known = RunTimes()
-        self._watched = defaultdict[Key, set[int]](set)
+        """Starts of running jobs; inf for others."""
+        self._at_launch: dict[int, Prediction] = {}
+        self._run_times = RunTimes()
+        self._watching: defaultdict[Key, set[int]] = defaultdict(set)
+        """Waiting jobs whose prediction a run time of the group may change."""
         self.ended: list[Ended] = []
 
-    def wait(self, row: int) -> None:
+    def wait(self, row: int, true_run_s: float = inf) -> None:
         """Predict a job that waits from now on, and again whenever a run time bears on it."""
         self._since_s[row] = inf
         if not self._predicted[row]:
             return
-        if self._predictor == ORACLE:
-            self.run_s[row], self.source[row] = self._true_run_s(row), ORACLE
+        if self.needs_true_run_s:
+            self.run_s[row] = true_run_s
+            self.source[row] = ORACLE
             return
         self._predict(row)
 
@@ -72,84 +80,93 @@ class Predictions:
         """Keep the prediction of a job that is launched."""
         row = launch.row
         self._since_s[row] = launch.start_s
-        if self.of_batch[row]:
-            self._told[row] = Prediction(float(self.run_s[row]), self.source[row])
-            self._forget(row)
+        if self.covered[row]:
+            self._at_launch[row] = Prediction(float(self.run_s[row]), self.source[row])
+            self._stop_watching(row)
 
     def end(self, launch: Launch) -> None:
         """Learn the run time of a job that has ended by itself or at its limit."""
-        row, run_s = launch.row, launch.end_s - launch.start_s
-        if not self.of_batch[row]:
+        row = launch.row
+        if not self.covered[row]:
             return
-        self._forget(row)
-        told = self._told.pop(row)
-        self.run_s[row], self.source[row] = told
-        if isfinite(told.run_s):
+        run_s = launch.end_s - launch.start_s
+
+        # 1. Compare it with the prediction at the launch, which the job keeps.
+        self._stop_watching(row)
+        prediction = self._at_launch.pop(row)
+        self.run_s[row] = prediction.run_s
+        self.source[row] = prediction.source
+        if isfinite(prediction.run_s):
             user = self._columns.others["user"][row]
-            self.ended.append(Ended(user, told.source, told.run_s, run_s))
-        whole = not self._columns.others["preemptible"][row] or self._table.launched[row] == 1
-        if whole and self._learns:
-            job = self._features(row)
-            self._known.add(job, run_s)
-            watching = [self._watched.get(key, ()) for key in job.groups()]
-            for other in sorted({other for rows in watching for other in rows}):
+            self.ended.append(Ended(user, prediction.source, prediction.run_s, run_s))
+
+        # 2. Predict like jobs anew, unless this launch did only a part of the job.
+        is_whole = not self._columns.others["preemptible"][row] or self._table.launched[row] == 1
+        if is_whole and self._learns:
+            features = self._features(row)
+            self._run_times.add(features, run_s)
+            concerned = set[int]()
+            for group in features.groups():
+                concerned.update(self._watching.get(group, ()))
+            for other in sorted(concerned):
                 self._predict(other)
-
-    @property
-    def _learns(self) -> bool:
-        return self._predictor not in (WALLTIME, ORACLE)
-
-    def _forget(self, row: int) -> None:
-        """Stop predicting a job anew."""
-        if self._learns:
-            for key in self._features(row).groups():
-                if (watching := self._watched.get(key)) is not None:
-                    watching.discard(row)
 
     def expected_run_s(self, rows: Ints, now_s: float) -> Floats:
         """float64[len(rows)]: whole run times expected now, also of those outlived."""
         run_s: Floats = self.run_s[rows]
-        ran_s, walltime_s = now_s - self._since_s[rows], self.walltime_s[rows]
-        for i in np.flatnonzero((ran_s >= run_s) & (run_s < walltime_s)).tolist():
+        ran_s = now_s - self._since_s[rows]
+        walltime_s = self.walltime_s[rows]
+        outlived = (ran_s >= run_s) & (run_s < walltime_s)
+        for i in np.flatnonzero(outlived).tolist():
             run_s[i] = still_expected(float(run_s[i]), float(ran_s[i]), float(walltime_s[i]))
         return run_s
 
     def shown_walltime_s(self, rows: Ints) -> Floats:
         """float64[len(rows)]: walltimes; by an oracle not less than the true run times."""
         walltime_s = self.walltime_s[rows]
-        if self._predictor != ORACLE:
+        if not self.needs_true_run_s:
             return walltime_s
-        known = np.where(self.of_batch[rows], self.run_s[rows], 0.0)
+        known = np.where(self.covered[rows], self.run_s[rows], 0.0)
         return np.where(np.isfinite(known), np.maximum(walltime_s, known), walltime_s)
 
     def sources(self, rows: tuple[int, ...]) -> tuple[str, ...]:
+        """Return the sources of these jobs' predictions."""
         return tuple([self.source[row] for row in rows])
 
-    def _true_run_s(self, row: int) -> float:
-        """Return how long a job's next launch will run, wherever it is."""
-        fastest_s = float(self._world.fastest_s[row])
-        return time_to_start_s(self._world, row) + fastest_s / next_noise(self._world, row)
-
     def _predict(self, row: int) -> None:
-        job, predictor = self._features(row), self._predictor
-        assert predictor != ORACLE
-        found = predict(predictor, job, self._known.newest)
-        self.run_s[row], self.source[row] = found
-        for key in job.groups():
-            if (key[0] in USER) == (predictor == LAST_TWO):
-                self._watched[key].add(row)
-                if key[0] == found.source:
+        """Predict a waiting job, and watch the groups whose run times may change that."""
+        assert self._predictor != ORACLE
+        features = self._features(row)
+        prediction = predict(self._predictor, features, self._run_times.newest)
+        self.run_s[row] = prediction.run_s
+        self.source[row] = prediction.source
+        for group in features.groups():
+            is_of_user = group[0] in USER
+            if is_of_user == (self._predictor == LAST_TWO):
+                self._watching[group].add(row)
+                if group[0] == prediction.source:
                     break  # less specific groups do not matter
 
+    def _stop_watching(self, row: int) -> None:
+        """Stop predicting a job anew."""
+        if self._learns:
+            for group in self._features(row).groups():
+                self._watching.get(group, set()).discard(row)
+
     def _features(self, row: int) -> Features:
+        """Return the facts by which a job's run time is predicted."""
         columns = self._columns
-        numbers, counts, others = columns.numbers, columns.counts, columns.others
-        asked = {n: float((numbers if n in numbers else counts)[n][row]) for n in ASKED}
+        others = columns.others
+        amounts = dict[str, float]()
+        for name in ASKED:
+            column = columns.numbers if name in columns.numbers else columns.counts
+            amounts[name] = float(column[name][row])
+        amounts.update(others["resources"][row])
         return Features.of(
             user=others["user"][row],
             name=others["name"][row],
             kind=columns.kinds[row],
-            amounts={**asked, **dict(others["resources"][row])},
+            amounts=amounts,
             steps=0.0 if others["batch"][row] else float(self._table.total_steps[row]),
             walltime_s=float(self.walltime_s[row]),
         )

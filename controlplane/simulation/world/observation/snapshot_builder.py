@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from _collections_abc import dict_items, dict_keys, dict_values
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from controlplane.simulation.cluster.launch import Launch
 from controlplane.simulation.cluster.scenario import Scenario
-from controlplane.simulation.world.job_table import JobTable, Launch
+from controlplane.simulation.world.job_table import JobTable
 from controlplane.simulation.world.observation.predictions import Predictions
 from controlplane.simulation.world.observation.queue_window import queue_window
 from policies.contract.snapshot import (
@@ -27,21 +29,26 @@ from policies.contract.snapshot import (
 )
 from policies.contract.views import waiting_cost
 
-if TYPE_CHECKING:
-    from _collections_abc import dict_items, dict_keys, dict_values
+DeviceTimes: TypeAlias = tuple[tuple[str, float], ...]
+"""Device seconds that a job has received of each GPU type."""
 
-Received: TypeAlias = tuple[tuple[str, float], ...]
 Column: TypeAlias = Callable[[], tuple[Any, ...]]
+"""Maker of a column, called if somebody reads the column."""
+
 Values = TypeVar("Values")
 
-RUNS, WAITS = JobPhase.RUNNING, JobPhase.WAITING
-"""Looked up once, because enum members are slow to look up on Python 3.11."""
+RUNNING = JobPhase.RUNNING
+WAITING = JobPhase.WAITING
+"""Both looked up once, because enum members are slow to look up on Python 3.11."""
 
-CHANGING = ("phase", "running", "received_s")
+CHANGING_COLUMNS = ("phase", "running", "received_s")
 
 
 class SnapshotBuilder:
-    """Builder of snapshots' jobs; columns of equal values are built once."""
+    """Builder of snapshots' jobs; columns of equal values are built once.
+
+    `profiling`: kinds that are being measured, whose jobs wait for that.
+    """
 
     def __init__(
         self,
@@ -50,35 +57,38 @@ class SnapshotBuilder:
         scenario: Scenario,
         predictions: Predictions,
     ) -> None:
-        self.table, self.columns, self.predictions = table, table.columns, predictions
+        self.table = table
+        self.columns = table.columns
+        self.predictions = predictions
         self.round_jobs = scenario.round_jobs
-        self.gpu_type = {n.id: n.gpu_type for n in scenario.nodes}
+        self.gpu_type = {node.id: node.gpu_type for node in scenario.nodes}
         self.profiling: set[str] = set()
-        self._workload = _Workload(table, scenario)
-        self._cut: _Cut | None = None
-        before = table.columns.others["received_s"]
-        self._received: dict[int, Received] = {row: r for row, r in enumerate(before) if r}
-        self._kinds = {k.id: k for k in kinds}
-        self._place = {k.id: i for i, k in enumerate(kinds)}
-        self._present: Counter[str] = Counter()
-        self._seen: set[str] = set()
+        self._workload = _WorkloadColumns(table, scenario)
+        self._last_rows: _RowColumns | None = None
+        received = enumerate(table.columns.others["received_s"])
+        self._received: dict[int, DeviceTimes] = {row: times for row, times in received if times}
+        self._kinds = {kind.id: kind for kind in kinds}
+        self._kind_index = {kind.id: i for i, kind in enumerate(kinds)}
+        self._jobs_of_kind: Counter[str] = Counter()
+        self._seen_kinds: set[str] = set()
         self._kinds_shown: tuple[KindView, ...] | None = None
 
     def enter(self, row: int) -> bool:
         """Add a job; return True if its kind is new."""
         kind = self.columns.kinds[row]
-        is_new = kind not in self._seen
-        self._seen.add(kind)
-        if not self._present[kind]:
+        is_new = kind not in self._seen_kinds
+        self._seen_kinds.add(kind)
+        if not self._jobs_of_kind[kind]:
             self._kinds_shown = None
-        self._present[kind] += 1
+        self._jobs_of_kind[kind] += 1
         return is_new
 
     def leave(self, row: int) -> None:
+        """Remove a job that has ended."""
         kind = self.columns.kinds[row]
-        self._present[kind] -= 1
-        if not self._present[kind]:
-            del self._present[kind]
+        self._jobs_of_kind[kind] -= 1
+        if not self._jobs_of_kind[kind]:
+            del self._jobs_of_kind[kind]
             self._kinds_shown = None
         self._received.pop(row, None)
 
@@ -88,30 +98,34 @@ class SnapshotBuilder:
         self._received[launch.row] = self._with(before, launch.ranks, launch.start_s, launch.end_s)
 
     def learn(self, changed: Callable[[Iterable[KindView]], Iterable[KindView]]) -> None:
-        """Replace the kinds that `changed` yields."""
+        """Replace the kinds that `changed` yields of all."""
         for kind in list(changed(self._kinds.values())):
             self._kinds[kind.id] = kind
             self._kinds_shown = None
 
     def kinds(self) -> tuple[KindView, ...]:
-        """Kinds of present jobs, in the scenario's order."""
+        """Return the kinds of present jobs, in the scenario's order."""
         if self._kinds_shown is None:
-            present = sorted(self._present, key=self._place.__getitem__)
-            self._kinds_shown = tuple(self._kinds[k] for k in present)
+            present = sorted(self._jobs_of_kind, key=self._kind_index.__getitem__)
+            self._kinds_shown = tuple(self._kinds[kind] for kind in present)
         return self._kinds_shown
 
     def rows(
         self, queue: Sequence[int], active: Sequence[int], number: int, *, hides_running: bool
     ) -> tuple[int, ...]:
-        """Jobs that the round of this number sees, rising."""
+        """Return the jobs that the round of this number sees, rising.
+
+        `queue`: waiting jobs; `active`: these and the running ones.
+        """
         most = self.round_jobs
         if most is None or len(queue) <= most:
             return tuple(queue if hides_running else active)
         seen = queue_window(queue, most, number, self.columns.numbers["due_s"])
         if hides_running:
             return tuple(seen)
-        waits = set(queue)
-        return tuple(sorted([*seen, *(row for row in active if row not in waits)]))
+        waiting = set(queue)
+        running = [row for row in active if row not in waiting]
+        return tuple(sorted([*seen, *running]))
 
     def jobs(
         self,
@@ -121,31 +135,42 @@ class SnapshotBuilder:
         now_s: float,
     ) -> Jobs:
         """Return these jobs as they are now. `running`: by row, None if hidden."""
-        cut = (
-            self._cut
-            if self._cut is not None and self._cut.rows == rows
-            else _Cut(self._workload, rows)
-        )
-        self._cut = cut
-        done = (
-            self.table.steps_done[cut.at] if running is None else self.table.steps_at(cut.at, now_s)
-        )
-        numbers = Lazy(self.columns.numbers, cut.numbers.__getitem__)
-        left = np.maximum(0.0, cut.numbers["total_steps"] - done)
-        if self._workload.has_batch:  # nobody knows how long such a job will run
-            left = np.where(cut.others["batch"], np.minimum(1.0, left), left)
-        numbers["remaining_steps"] = frozen(left)
+        # 1. Constant columns: those of the round before, if it saw the same jobs.
+        constant = self._last_rows
+        if constant is None or constant.rows != rows:
+            constant = _RowColumns(self._workload, rows)
+        self._last_rows = constant
+
+        # 2. Progress. Nobody knows how long a batch job will run: it has one step or none left.
+        if running is None:
+            done = self.table.steps_done[constant.index]
+        else:
+            done = self.table.steps_at(constant.index, now_s)
+        remaining = np.maximum(0.0, constant.numbers["total_steps"] - done)
+        if self._workload.has_batch:
+            is_batch = constant.others["batch"]
+            remaining = np.where(is_batch, np.minimum(1.0, remaining), remaining)
+        numbers = LazyColumns(self.columns.numbers, constant.numbers.__getitem__)
+        numbers["remaining_steps"] = frozen(remaining)
+
+        # 3. Run times as they are predicted now.
         if self.predictions.any:
-            numbers["expected_run_s"] = frozen(self.predictions.expected_run_s(cut.at, now_s))
-            numbers["walltime_s"] = frozen(self.predictions.shown_walltime_s(cut.at))
+            expected_run_s = self.predictions.expected_run_s(constant.index, now_s)
+            walltime_s = self.predictions.shown_walltime_s(constant.index)
+            numbers["expected_run_s"] = frozen(expected_run_s)
+            numbers["walltime_s"] = frozen(walltime_s)
+
+        # 4. Where jobs run, and what they have received.
         changing = self._changing(rows, running, launches, now_s)
-        others = Lazy(
-            self.columns.others,
-            lambda name: changing[name]() if name in changing else cut.others[name],
+
+        def make_column(name: str) -> tuple[Any, ...]:
+            return changing[name]() if name in changing else constant.others[name]
+
+        others = LazyColumns(self.columns.others, make_column)
+        columns = JobColumns(
+            constant.ids, constant.kinds, numbers, constant.counts, others, self.columns.gpus_only
         )
-        gpus_only = self.columns.gpus_only
-        columns = JobColumns(cut.ids, cut.kinds, numbers, cut.counts, others, gpus_only)
-        return Jobs(columns, cut.position)
+        return Jobs(columns, constant.position)
 
     def _changing(
         self,
@@ -154,101 +179,134 @@ class SnapshotBuilder:
         launches: Mapping[int, Launch],
         now_s: float,
     ) -> dict[str, Column]:
+        """Return makers of the columns that change from round to round."""
         size = len(rows)
-        runs = tuple([running.get(row, ()) for row in rows]) if running else tuple(repeat((), size))
-        unknown = self._unknown(rows)
-        before = tuple([self._received.get(row, ()) for row in rows]) if self._received else ()
-        held: tuple[Launch | None, ...] = ()
+        runs: tuple[tuple[Running, ...], ...] = tuple(repeat((), size))
+        if running:
+            runs = tuple([running.get(row, ()) for row in rows])
+
+        # Launches that are being stopped: their jobs wait, and go on receiving device time.
+        stopping: tuple[Launch | None, ...] = ()
         if running is not None and len(launches) > len(running):
-            stopping = {row: now for row, now in launches.items() if not now.goes_on}
-            held = tuple(stopping.get(row) for row in rows)
+            by_row = {row: launch for row, launch in launches.items() if not launch.goes_on}
+            stopping = tuple(by_row.get(row) for row in rows)
+
+        before: tuple[DeviceTimes, ...] = ()
+        if self._received:
+            before = tuple([self._received.get(row, ()) for row in rows])
         return {
             "running": lambda: runs,
-            "phase": partial(_phases, runs, unknown),
-            "received_s": partial(self._received_by, before, runs, held, now_s),
+            "phase": partial(_phases, runs, self._are_profiled(rows)),
+            "received_s": partial(self._received_until, before, runs, stopping, now_s),
             "expected_source": partial(self.predictions.sources, rows),
         }
 
-    def _unknown(self, rows: tuple[int, ...]) -> tuple[bool, ...]:
+    def _are_profiled(self, rows: tuple[int, ...]) -> tuple[bool, ...]:
+        """Return whether each job waits for its kind to be measured; () if none does."""
         if not self.profiling:
             return ()
         return tuple(kind in self.profiling for kind in _picked(self.columns.kinds, rows))
 
-    def _received_by(
+    def _received_until(
         self,
-        before: tuple[Received, ...],
+        before: tuple[DeviceTimes, ...],
         runs: tuple[tuple[Running, ...], ...],
-        held: tuple[Launch | None, ...],
+        stopping: tuple[Launch | None, ...],
         now_s: float,
-    ) -> tuple[Received, ...]:
+    ) -> tuple[DeviceTimes, ...]:
+        """Return the device times of each job: those of ended launches, and of the present one."""
         received = list(before or repeat((), len(runs)))
-        for i, of in enumerate(runs):
-            for run in of:
+        for i, of_job in enumerate(runs):
+            for run in of_job:
                 received[i] = self._with(received[i], run.ranks, run.since_s, now_s)
-        for i, launch in enumerate(held):
+        for i, launch in enumerate(stopping):
             if launch is not None:
                 received[i] = self._with(received[i], launch.ranks, launch.start_s, now_s)
         return tuple(received)
 
     def _with(
-        self, received: Received, ranks: tuple[RankPlacement, ...], start_s: float, end_s: float
-    ) -> Received:
-        """Return the device time received, with that of a placement."""
+        self, received: DeviceTimes, ranks: tuple[RankPlacement, ...], start_s: float, end_s: float
+    ) -> DeviceTimes:
+        """Return the device times received, with those of a placement."""
         total = dict(received)
-        for rank in [rank for rank in ranks if rank.devices]:
-            gpu_type, seconds = self.gpu_type[rank.node], (end_s - start_s) * len(rank.devices)
-            total[gpu_type] = total.get(gpu_type, 0.0) + seconds * rank.share
-        return tuple(sorted(total.items()) if len(total) > len(received) else total.items())
+        for rank in ranks:
+            if rank.devices:
+                gpu_type = self.gpu_type[rank.node]
+                seconds = (end_s - start_s) * len(rank.devices)
+                total[gpu_type] = total.get(gpu_type, 0.0) + seconds * rank.share
+        if len(total) > len(received):
+            return tuple(sorted(total.items()))
+        return tuple(total.items())
 
 
-class _Workload:
-    """Constant columns of a whole workload, ready to be cut."""
+class _WorkloadColumns:
+    """Constant columns of a whole workload. `constants`: values of columns that have only one."""
 
     def __init__(self, table: JobTable, scenario: Scenario) -> None:
-        columns, numbers = table.columns, table.columns.numbers
+        columns = table.columns
+        self.ids = columns.ids
+        self.kinds = columns.kinds
+        self.counts = columns.counts
         restart_s = table.restart_cost_s + scenario.launch_s + scenario.stop_s
-        own = {
+        min_run_s = columns.numbers["min_run_s"] + scenario.min_run_factor * restart_s
+        waiting_costs = columns.numbers["waiting_cost"] + _waiting_costs(columns, scenario)
+        self.numbers: dict[str, Floats] = {
+            **columns.numbers,
             "total_steps": table.total_steps.astype(np.float64),
             "restart_cost_s": restart_s,
-            "min_run_s": numbers["min_run_s"] + scenario.min_run_factor * restart_s,
-            "waiting_cost": numbers["waiting_cost"] + _waiting_costs(columns, scenario),
+            "min_run_s": min_run_s,
+            "waiting_cost": waiting_costs,
         }
-        self.ids, self.kinds, self.counts = columns.ids, columns.kinds, columns.counts
-        self.numbers: dict[str, Floats] = {**columns.numbers, **own}
-        self.others = {n: v for n, v in columns.others.items() if n not in CHANGING}
-        self.has_batch = any(columns.others["batch"])
-        self.same = {n: v[0] for n, v in self.others.items() if len(set(v)) == 1}
+        others = columns.others
+        self.others = {name: others[name] for name in others if name not in CHANGING_COLUMNS}
+        self.has_batch = any(others["batch"])
+        self.constants: dict[str, Any] = {}
+        for name, values in self.others.items():
+            if len(set(values)) == 1:
+                self.constants[name] = values[0]
 
 
 def _waiting_costs(columns: JobColumns, scenario: Scenario) -> Floats:
     """float64[J]: cost of a second of each job's waiting."""
-    if not scenario.value_of_time:
+    value = scenario.value_of_time
+    if not value:
         return np.zeros(len(columns.ids))
     weights = {team.name: team.weight for team in scenario.teams}
     jobs = zip(columns.others["team"], columns.counts["priority"].tolist(), strict=True)
-    value = scenario.value_of_time
     return np.array([waiting_cost(value, weights.get(team, 1.0), p) for team, p in jobs])
 
 
-class _Cut:
-    """Constant columns of some rows, shared by rounds of the same jobs."""
+class _RowColumns:
+    """Constant columns of some rows, shared by rounds of the same jobs.
 
-    def __init__(self, whole: _Workload, rows: tuple[int, ...]) -> None:
-        self.rows, self.at = rows, (at := np.array(rows, dtype=np.int64))
-        self.ids, self.kinds = _picked(whole.ids, rows), _picked(whole.kinds, rows)
+    `index`: the rows as int64; `position`: place of each job among them.
+    """
+
+    def __init__(self, workload: _WorkloadColumns, rows: tuple[int, ...]) -> None:
+        self.rows = rows
+        self.index = index = np.array(rows, dtype=np.int64)
+        self.ids = _picked(workload.ids, rows)
+        self.kinds = _picked(workload.kinds, rows)
         self.position = {job: i for i, job in enumerate(self.ids)}
-        self.numbers = Lazy(whole.numbers, lambda name: frozen(whole.numbers[name][at]))
-        self.counts = Lazy(whole.counts, lambda name: frozen(whole.counts[name][at]))
-        self.others = Lazy(whole.others, partial(_other, whole, rows))
+        self.numbers = LazyColumns(
+            workload.numbers, lambda name: frozen(workload.numbers[name][index])
+        )
+        self.counts = LazyColumns(
+            workload.counts, lambda name: frozen(workload.counts[name][index])
+        )
+        self.others = LazyColumns(workload.others, partial(_column_of_rows, workload, rows))
 
 
-def _other(whole: _Workload, rows: tuple[int, ...], name: str) -> tuple[Any, ...]:
-    return (
-        (whole.same[name],) * len(rows) if name in whole.same else _picked(whole.others[name], rows)
-    )
+def _column_of_rows(
+    workload: _WorkloadColumns, rows: tuple[int, ...], name: str
+) -> tuple[Any, ...]:
+    """Return the values of a column that is no array, for some rows."""
+    if name in workload.constants:
+        return (workload.constants[name],) * len(rows)
+    return _picked(workload.others[name], rows)
 
 
-class Lazy(dict[str, Values]):
+class LazyColumns(dict[str, Values]):
     """Columns made on demand, since most policies read few.
 
     A dictionary, so that a present column costs no call; reading all columns makes them all.
@@ -256,12 +314,14 @@ class Lazy(dict[str, Values]):
 
     def __init__(self, names: Collection[str], make: Callable[[str], Values]) -> None:
         super().__init__()
-        self._names, self._make = names, make
+        self._names = names
+        self._make = make
 
     def __missing__(self, name: str) -> Values:
         if name not in self._names:
             raise KeyError(name)
-        made = self[name] = self._make(name)
+        made = self._make(name)
+        self[name] = made
         return made
 
     def __contains__(self, name: object) -> bool:
@@ -274,29 +334,43 @@ class Lazy(dict[str, Values]):
         return iter(self.keys())
 
     def get(self, name: str, default: Any = None, /) -> Any:
+        """Return a column; the default if there is none of this name."""
         return self[name] if name in self._names else default
 
     def keys(self) -> dict_keys[str, Values]:
-        return self._whole().keys()
+        """Return the names of all columns."""
+        return self._all().keys()
 
     def values(self) -> dict_values[str, Values]:
-        return self._whole().values()
+        """Return all columns."""
+        return self._all().values()
 
     def items(self) -> dict_items[str, Values]:
-        return self._whole().items()
+        """Return all columns with their names."""
+        return self._all().items()
 
-    def _whole(self) -> dict[str, Values]:
+    def _all(self) -> dict[str, Values]:
         return {name: self[name] for name in self._names}
 
 
 def _phases(
-    runs: tuple[tuple[Running, ...], ...], unknown: tuple[bool, ...]
+    runs: tuple[tuple[Running, ...], ...], are_profiled: tuple[bool, ...]
 ) -> tuple[JobPhase, ...]:
-    if not unknown:
-        return tuple([RUNS if run else WAITS for run in runs])
-    waits = (JobPhase.PROFILING if is_unknown else JobPhase.WAITING for is_unknown in unknown)
-    return tuple(JobPhase.RUNNING if run else wait for run, wait in zip(runs, waits, strict=True))
+    """Return the phase of each job. `are_profiled`: () if no job waits for a measurement."""
+    if not are_profiled:
+        return tuple([RUNNING if run else WAITING for run in runs])
+    phases = []
+    for run, is_profiled in zip(runs, are_profiled, strict=True):
+        if run:
+            phases.append(RUNNING)
+        else:
+            phases.append(JobPhase.PROFILING if is_profiled else WAITING)
+    return tuple(phases)
 
 
 def _picked(values: tuple[Any, ...], rows: tuple[int, ...]) -> tuple[Any, ...]:
-    return itemgetter(*rows)(values) if len(rows) > 1 else tuple(values[row] for row in rows)
+    """Return the values in these rows."""
+    if len(rows) > 1:
+        picked: tuple[Any, ...] = itemgetter(*rows)(values)
+        return picked
+    return tuple(values[row] for row in rows)

@@ -8,10 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane.loop.rounds import RoundResult
+from controlplane.simulation.cluster.meter import Meter
+from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.switches import Switches
-from controlplane.simulation.world.outcome import outcome_of
+from controlplane.simulation.world.nodes import lose_node
 from controlplane.simulation.world.run import Simulation
-from controlplane.simulation.world.world import Scenario
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import (
     JobView,
@@ -47,7 +48,7 @@ def simulated(
 
 
 def spans(simulation: Simulation) -> dict[str, list[tuple[float, float]]]:
-    jobs = simulation.world.jobs.values()
+    jobs = simulation.state.jobs.values()
     return {j.view.id: [(launch.start_s, launch.end_s) for launch in j.launches] for j in jobs}
 
 
@@ -74,7 +75,7 @@ def test_no_policy_is_told_how_long_a_batch_job_really_runs() -> None:
 def test_a_node_without_gpus_takes_its_base_power_while_it_works() -> None:
     jobs = [lasting("a", 3600.0, cores=1.0), lasting("b", 3600.0, cores=3.0)]
     simulation = simulated([a_cpu_node(cores=8.0, power_w=(200.0,))], jobs)
-    assert simulation.world.meter.energy_kwh == pytest.approx(0.2)
+    assert simulation.state.meter.energy_kwh == pytest.approx(0.2)
 
 
 def test_energy_is_split_by_cores_beside_gpus_and_adds_up() -> None:
@@ -85,10 +86,25 @@ def test_energy_is_split_by_cores_beside_gpus_and_adds_up() -> None:
         lasting("b", 3600.0, cores=2.0),
     ]
     simulation = Simulation(scenario, jobs, registry.make("fifo", {}), splits_energy=True).run()
-    outcome = outcome_of(simulation, "fifo", "two")
+    outcome = simulation.outcome("fifo", "two")
     trains, batch = outcome.job_kwh.tolist()
     assert batch == pytest.approx(node.power_w[0] / 1000 * 2 / 8)
     assert trains + batch == pytest.approx(outcome.energy_kwh)
+
+
+def test_nodes_are_metered_in_the_order_of_the_seats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of floats depend on their order, and equal runs must have equal results."""
+    nodes = [a_cpu_node(f"c{i}", cores=1.0) for i in range(8)]
+    metered: list[str] = []
+
+    def use(self: Meter, now_s: float, node: str, devices: int, *, works: bool) -> None:
+        metered.append(node)
+
+    monkeypatch.setattr(Meter, "use", use)
+    simulation = simulated(nodes, [lasting("a", 10.0, units=8)])
+    seats = [seat.node for seat in simulation.state.journal.ranks[0]]
+    assert len(seats) == 8
+    assert metered == [*seats, *seats]
 
 
 def test_units_are_spread_over_nodes_and_too_many_are_reported() -> None:
@@ -97,7 +113,7 @@ def test_units_are_spread_over_nodes_and_too_many_are_reported() -> None:
     simulation = simulated(nodes, jobs)
     assert list(spans(simulation)) == ["fits", "never"]
     assert spans(simulation)["fits"] == [(0.0, 10.0)]
-    assert list(simulation.world.unplaceable) == ["never"]
+    assert list(simulation.state.unplaceable) == ["never"]
 
 
 def test_a_lost_node_begins_its_batch_jobs_again() -> None:
@@ -106,7 +122,7 @@ def test_a_lost_node_begins_its_batch_jobs_again() -> None:
         scenario, [lasting("a", 100.0)], registry.make("fifo", {}),
         switches=Switches(checkpoint_every_s=10.0),
     )  # fmt: skip
-    simulation.engine.at(50.0, lambda: simulation.world.lose("c1"))
+    simulation.engine.at(50.0, lambda: lose_node(simulation.state, "c1"))
     assert spans(simulation.run()) == {"a": [(0.0, 50.0), (50.0, 150.0)]}
 
 
@@ -165,7 +181,7 @@ def test_in_a_mixed_stream_every_plan_keeps_the_rules_and_every_job_ends_once(
     simulation = simulated(nodes, jobs, policy, stop_s=stop_s)
     for held in simulation.rounds:
         assert validate_plan(held.plan, held.snapshot) == ()
-    ended = [j.completed_s for j in simulation.world.jobs.values()]
+    ended = [j.completed_s for j in simulation.state.jobs.values()]
     assert None not in ended
-    batch = [j for j in simulation.world.jobs.values() if j.view.batch]
+    batch = [j for j in simulation.state.jobs.values() if j.view.batch]
     assert all(len(j.launches) == 1 for j in batch)

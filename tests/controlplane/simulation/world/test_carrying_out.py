@@ -10,9 +10,9 @@ import pytest
 
 from controlplane.loop.changes import Start, key_of
 from controlplane.loop.rounds import ENDED_STOP, RoundResult
+from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.switches import NO_SWITCHES, Switches
 from controlplane.simulation.world.run import Simulation
-from controlplane.simulation.world.world import Scenario
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import PriceInterval, RankPlacement, Snapshot
 from tests.builders_policies import a_job, a_kind, a_node
@@ -70,7 +70,7 @@ def test_stops_that_take_no_time_need_no_round_of_their_own_and_change_nothing_e
 ) -> None:
     at_once = a_run(stop_s=0.0)
     monkeypatch.setattr(
-        "controlplane.simulation.world.world.stops_at_once", lambda scenario, switches: False
+        "controlplane.simulation.world.run.stops_at_once", lambda scenario, switches: False
     )
     one_by_one = a_run(stop_s=0.0)
     assert len(asked_for_by_stops(one_by_one.rounds)) > 3, (
@@ -78,7 +78,7 @@ def test_stops_that_take_no_time_need_no_round_of_their_own_and_change_nothing_e
     )
     assert asked_for_by_stops(at_once.rounds) == []
     assert not any(r.applied.rejected for r in at_once.rounds)
-    assert at_once.world.jobs == one_by_one.world.jobs
+    assert at_once.state.jobs == one_by_one.state.jobs
 
 
 @pytest.mark.parametrize("switches", [Switches(decision_s=1.0), Switches(decision_per_job_s=0.1)])
@@ -97,7 +97,7 @@ def test_the_number_is_that_of_the_round_that_decided() -> None:
 
 
 def test_every_job_is_done_under_a_policy_that_draws_lots() -> None:
-    assert all(job.completed_s is not None for job in a_run().world.jobs.values())
+    assert all(job.completed_s is not None for job in a_run().state.jobs.values())
 
 
 def test_lost_nodes_and_failed_launches_are_decided_anew() -> None:

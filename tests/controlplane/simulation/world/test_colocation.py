@@ -12,7 +12,8 @@ from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.report.summary import timeline_of
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.workloads.base import Workload
-from controlplane.simulation.world.outcome import Outcome, outcome_of
+from controlplane.simulation.world.nodes import lose_node, restore_node
+from controlplane.simulation.world.outcome import Outcome
 from controlplane.simulation.world.run import Simulation, simulate
 from policies.baselines.fifo import Fifo
 from policies.contract.plan import Placement
@@ -50,7 +51,7 @@ def run(
 
 
 def ends(simulation: Simulation) -> dict[str, float | None]:
-    return {job.view.id: job.completed_s for job in simulation.world.jobs.values()}
+    return {job.view.id: job.completed_s for job in simulation.state.jobs.values()}
 
 
 def outcome_under(
@@ -196,8 +197,8 @@ def test_checkpoints_remember_what_was_done_at_the_speed_of_their_time(
     simulation = Simulation(
         a_scenario_of_two(), jobs, Script(HALVES), switches=Switches(checkpoint_every_s=10.0)
     )
-    simulation.engine.at(lost_s, lambda: simulation.world.lose("n1"))
-    simulation.engine.at(lost_s + 1.0, lambda: simulation.world.restore("n1"))
+    simulation.engine.at(lost_s, lambda: lose_node(simulation.state, "n1"))
+    simulation.engine.at(lost_s + 1.0, lambda: restore_node(simulation.state, "n1"))
     first = next(n for n in launches_of(simulation.run()) if n.job == "a")
     assert (first.end_s, first.end_steps) == (lost_s, steps)
 
@@ -206,10 +207,10 @@ def test_a_lost_node_loses_both_of_its_jobs() -> None:
     simulation = Simulation(
         a_scenario_of_two(), [a_pair_member("a"), a_pair_member("b")], Script(HALVES)
     )
-    simulation.engine.at(10.0, lambda: simulation.world.lose("n1"))
-    simulation.engine.at(20.0, lambda: simulation.world.restore("n1"))
-    assert simulation.run().world.table.failed.tolist() == [1, 1]
-    assert all(job.completed_s is not None for job in simulation.world.jobs.values())
+    simulation.engine.at(10.0, lambda: lose_node(simulation.state, "n1"))
+    simulation.engine.at(20.0, lambda: restore_node(simulation.state, "n1"))
+    assert simulation.run().state.table.failed.tolist() == [1, 1]
+    assert all(job.completed_s is not None for job in simulation.state.jobs.values())
 
 
 def test_a_launch_fails_at_its_part_of_the_work_however_fast_it_gets_there() -> None:
@@ -222,7 +223,7 @@ def test_a_launch_fails_at_its_part_of_the_work_however_fast_it_gets_there() -> 
         switches=switches,
     )
     simulation.engine.run(until_s=200.0)
-    part = simulation.world.noise.fails_after("a", 1)
+    part = simulation.state.noise.fails_after("a", 1)
     assert part is not None
     first = next(n for n in launches_of(simulation) if n.job == "a")
     assert first.end_s == pytest.approx(50.0 + part * 100.0 - 25.0), (
@@ -252,7 +253,7 @@ def test_a_launch_keeps_its_own_noise_beside_a_neighbour() -> None:
 def test_a_shared_device_draws_its_watts_once_and_its_holders_halve_them() -> None:
     jobs = [a_pair_member("a"), a_pair_member("b", 40.0)]
     simulation = run(Script(HALVES), *jobs)
-    outcome = outcome_of(simulation, "p", "w")
+    outcome = simulation.outcome("p", "w")
     watts = a_wide_node().power_w[1]
     assert outcome.energy_kwh == pytest.approx(watts * 125.0 / KWH)
     assert outcome.job_kwh.tolist() == pytest.approx(
@@ -266,7 +267,7 @@ def test_a_node_is_divided_by_the_gpus_held_there() -> None:
     scenario = a_scenario_of_two([a_wide_node(gpus=2)])
     seats = {"a1": half_of("gpu0"), "b": half_of("gpu0"), "a2": half_of("gpu1", share=1.0)}
     jobs = [a_pair_member("a1", 20.0), a_pair_member("b", 32.0), a_pair_member("a2", 40.0)]
-    outcome = outcome_of(run(Script(seats), *jobs, scenario=scenario), "p", "w")
+    outcome = run(Script(seats), *jobs, scenario=scenario).outcome("p", "w")
     watts = a_wide_node(gpus=2).power_w[2]
     assert outcome.job_kwh.tolist() == pytest.approx(
         [watts * 40.0 * part / KWH for part in (0.25, 0.25, 0.5)]
@@ -275,9 +276,8 @@ def test_a_node_is_divided_by_the_gpus_held_there() -> None:
 
 
 def test_a_shared_gpu_is_in_use_once_and_drawn_on_two_lanes() -> None:
-    outcome = outcome_of(
-        run(Script(HALVES), a_pair_member("a"), a_pair_member("b", 40.0)), "p", "w"
-    )
+    simulation = run(Script(HALVES), a_pair_member("a"), a_pair_member("b", 40.0))
+    outcome = simulation.outcome("p", "w")
     assert (outcome.utilisation.time_s.tolist(), outcome.utilisation.gpus_in_use.tolist()) == (
         [0.0, 125.0],
         [1, 0],

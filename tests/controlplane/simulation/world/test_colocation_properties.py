@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.switches import Switches
-from controlplane.simulation.world.outcome import outcome_of
 from controlplane.simulation.world.run import Simulation
 from policies.contract.snapshot import (
     JobView,
@@ -78,8 +77,8 @@ def test_whatever_is_shared_no_rule_is_broken_and_steps_are_the_integral_of_the_
     simulation = Simulation(scenario, jobs, watched).run()
     able = [
         job
-        for job in simulation.world.jobs.values()
-        if job.view.id not in simulation.world.unplaceable
+        for job in simulation.state.jobs.values()
+        if job.view.id not in simulation.state.unplaceable
     ]
     assert all(job.completed_s is not None for job in able), "everybody who can run comes to an end"
     _steps_are_integrals(simulation, scenario)
@@ -109,8 +108,8 @@ def test_stops_that_take_time_and_nodes_that_fail_leave_nobody_behind(
     ).run()
     able = [
         job
-        for job in simulation.world.jobs.values()
-        if job.view.id not in simulation.world.unplaceable
+        for job in simulation.state.jobs.values()
+        if job.view.id not in simulation.state.unplaceable
     ]
     assert all(job.completed_s is not None for job in able)
     for job in able:
@@ -136,7 +135,7 @@ def _steps_are_integrals(simulation: Simulation, scenario: Scenario) -> None:
             continue
         must = steps_by_integral(simulation, launch, setup_s)
         done = (launch.end_steps or 0) - launch.start_steps
-        completed = launch.end_steps == simulation.world.jobs[launch.job].total_steps
+        completed = launch.end_steps == simulation.state.jobs[launch.job].total_steps
         assert (
             done == pytest.approx(must, abs=1e-6)
             if completed
@@ -145,7 +144,7 @@ def _steps_are_integrals(simulation: Simulation, scenario: Scenario) -> None:
 
 
 def _all_energy_is_somebodys(simulation: Simulation) -> None:
-    outcome = outcome_of(simulation, "p", "w")
+    outcome = simulation.outcome("p", "w")
     if len(outcome.job_kwh):
         assert outcome.job_kwh.sum() == pytest.approx(outcome.energy_kwh)
         assert outcome.job_cost.sum() == pytest.approx(outcome.energy_cost)

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.switches import NO_SWITCHES, Switches
 from controlplane.simulation.workloads.base import Workload
 from controlplane.simulation.world.outcome import Outcome
 from controlplane.simulation.world.run import simulate
-from controlplane.simulation.world.world import Scenario
 from policies.contract.snapshot import JobColumns, Jobs, JobView
 from policies.host import registry
 from policies.placement.speed import Speeds

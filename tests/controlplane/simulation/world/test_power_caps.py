@@ -28,7 +28,7 @@ def test_no_more_is_drawn_than_the_cap_of_the_hour(name: str) -> None:
         table_v_jobs(),
         registry.make(name, FEW.get(name)),
     ).run()
-    jobs = simulation.world.jobs
+    jobs = simulation.state.jobs
     assert all(job.completed_s is not None for job in jobs.values())
     launches = [launch for job in jobs.values() for launch in job.launches]
     nodes = {n.id: n for n in simulation.scenario.nodes}
@@ -51,7 +51,7 @@ def test_a_job_that_no_cap_lets_start_is_waited_for_until_the_cap_ends() -> None
     simulation = Simulation(
         a_scenario(power_caps=nothing, round_s=300.0), table_v_jobs()[:1], registry.make("fifo")
     ).run()
-    (job,) = simulation.world.jobs.values()
+    (job,) = simulation.state.jobs.values()
     assert [launch.start_s for launch in job.launches] == [400 * 300.0]
 
 

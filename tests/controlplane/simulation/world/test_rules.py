@@ -8,12 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane.loop.rounds import RoundResult
+from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.workloads import WorkloadError, load
 from controlplane.simulation.world.job_table import JobEnd
-from controlplane.simulation.world.outcome import Outcome, outcome_of
+from controlplane.simulation.world.outcome import Outcome
 from controlplane.simulation.world.run import Simulation
-from controlplane.simulation.world.world import Scenario
 from policies.contract.snapshot import NodeView, PriceInterval
 from policies.host import registry
 from tests.builders_policies import a_cpu_node
@@ -48,7 +48,7 @@ def run(
         scenario, workload.jobs, registry.make(policy, {}), rules=workload.rules,
         switches=switches or Switches(),
     ).run()  # fmt: skip
-    return simulation, outcome_of(simulation, policy, "jobs")
+    return simulation, simulation.outcome(policy, "jobs")
 
 
 def states(outcome: Outcome) -> dict[str, str]:
@@ -115,6 +115,27 @@ def test_a_job_ends_at_its_deadline_running_or_waiting_and_nothing_runs_after_it
     assert states(outcome) == {
         "runs": "overdue", "waits": "overdue", "later": "completed", "just": "completed",
     }  # fmt: skip
+
+
+def test_a_job_overdue_during_a_decision_is_not_launched() -> None:
+    _, outcome = run(
+        job("late", 10.0, cores=8.0, deadline_s=3.0),
+        job("next", 10.0, cores=8.0),
+        switches=Switches(decision_s=5.0),
+    )
+    assert states(outcome) == {"late": "overdue", "next": "completed"}
+    assert outcome.launches.tolist() == [0, 1]
+    assert spans(outcome)["next"] == (10.0, 20.0)
+
+
+def test_a_job_killed_during_a_decision_is_not_launched_again() -> None:
+    _, outcome = run(
+        job("killed", 100.0, cores=8.0, walltime_s=60.0, on_walltime="kill"),
+        job("next", 10.0, cores=8.0, arrival_s=63.0),
+        switches=Switches(decision_s=5.0),
+    )
+    assert outcome.launches.tolist() == [1, 1]
+    assert states(outcome) == {"killed": "killed", "next": "completed"}
 
 
 def test_each_condition_waits_for_its_end_and_what_can_never_be_ends_with_a_reason() -> None:

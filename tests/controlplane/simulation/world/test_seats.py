@@ -6,9 +6,9 @@ from math import inf
 
 import pytest
 
+from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.world.run import Simulation
-from controlplane.simulation.world.world import Scenario
 from policies.baselines.fifo import Fifo
 from policies.contract.plan import Placement
 from policies.contract.snapshot import JobView, PriceInterval, RankPlacement
@@ -36,7 +36,7 @@ def starts(
     ).run()
     return {
         job.view.id: [(launch.start_s, launch.ranks[0].devices[0]) for launch in job.launches]
-        for job in simulation.world.jobs.values()
+        for job in simulation.state.jobs.values()
     }
 
 

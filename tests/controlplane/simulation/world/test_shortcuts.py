@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.switches import NO_SWITCHES, Switches
 from controlplane.simulation.world.observation.queue_window import queue_window
 from controlplane.simulation.world.run import Simulation
 from controlplane.simulation.world.shortcuts import may_hide_running
-from controlplane.simulation.world.world import Scenario
 from policies.andreas.randomized_greedy import RandomizedGreedy
 from policies.baselines.edf import Edf
 from policies.baselines.fifo import Fifo
@@ -75,10 +75,10 @@ def workloads(draw: st.DrawFn) -> list[JobView]:
 
 
 def what_happened(simulation: Simulation) -> tuple[list[object], float]:
-    journal = simulation.world.journal
+    journal = simulation.state.journal
     return list(
         zip(journal.row, journal.ranks, journal.start_s, journal.end_s, strict=True)
-    ), simulation.world.meter.energy_cost
+    ), simulation.state.meter.energy_cost
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda p: type(p).__name__)
@@ -89,7 +89,7 @@ def test_showing_the_queue_alone_and_leaving_out_idle_rounds_changes_no_assignme
 ) -> None:
     whole = Simulation(a_scenario(), jobs, policy, shortcuts=False).run()
     short = Simulation(a_scenario(), jobs, policy, shortcuts=True).run()
-    assert short.world.hides_running
+    assert short.state.hides_running
     assert what_happened(short)[0] == what_happened(whole)[0]
     assert what_happened(short)[1] == pytest.approx(what_happened(whole)[1])
     assert short.round_count + short.rounds_skipped <= whole.round_count
@@ -104,7 +104,7 @@ def test_leaving_out_rounds_without_a_waiting_job_changes_no_assignment(
     policy = Backfilling(backfill=backfill)
     whole = Simulation(a_scenario(), jobs, policy, shortcuts=False).run()
     short = Simulation(a_scenario(), jobs, policy, shortcuts=True).run()
-    assert not short.world.hides_running
+    assert not short.state.hides_running
     assert what_happened(short) == what_happened(whole)
 
 
@@ -170,7 +170,7 @@ def test_rounds_that_are_gathered_come_no_sooner_than_that_after_the_last_one() 
     at_s = [r.snapshot.now_s for r in simulation.rounds]
     assert at_s[:3] == [0.0, 10.0, 20.0]
     assert np.diff(at_s).min() >= 10.0
-    assert simulation.world.completed == 20
+    assert simulation.state.completed == 20
 
 
 def test_a_round_sees_no_more_of_the_queue_than_it_may_and_everything_that_runs() -> None:
@@ -182,4 +182,4 @@ def test_a_round_sees_no_more_of_the_queue_than_it_may_and_everything_that_runs(
     ]
     assert max(seen - running for seen, running in shown) == 8
     assert max(running for _, running in shown) >= 8
-    assert simulation.world.completed == 60
+    assert simulation.state.completed == 60

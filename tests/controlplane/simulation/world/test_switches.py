@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from controlplane.simulation.cluster.noise import Noise
+from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.switches import NO_SWITCHES, Switches
 from controlplane.simulation.workloads.base import Workload
 from controlplane.simulation.world.outcome import Outcome
 from controlplane.simulation.world.run import Simulation, simulate
-from controlplane.simulation.world.world import Scenario
 from foundation.forms import Form, FormError
 from policies.baselines.fifo import Fifo
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
@@ -143,7 +143,7 @@ def test_without_checkpoints_a_failed_launch_has_done_nothing() -> None:
         Fifo(),
         switches=Switches(job_failure_probability=0.7, checkpoint_every_s=0.0),
     )
-    launches = simulation.run().world.jobs["a"].launches
+    launches = simulation.run().state.jobs["a"].launches
     assert len(launches) > 1
     assert [launch.end_steps for launch in launches] == [0] * (len(launches) - 1) + [100]
 
@@ -152,7 +152,7 @@ def test_a_node_that_fails_loses_its_work_and_takes_none_until_it_is_repaired() 
     jobs = [a_job("a", remaining_steps=4000.0, total_steps=4000.0)]
     switches = Switches(node_failures_per_day=100.0, node_repair_s=77.0, checkpoint_every_s=10.0)
     simulation = Simulation(a_scenario(), jobs, Fifo(), switches=switches).run()
-    launches = simulation.world.jobs["a"].launches
+    launches = simulation.state.jobs["a"].launches
     assert len(launches) > 1
     waits = [after.start_s - before.end_s for before, after in pairwise(launches)]
     assert waits == pytest.approx([77.0] * len(waits))
@@ -172,7 +172,7 @@ def test_a_plan_that_comes_too_late_starts_nothing_that_is_done_and_is_made_anew
     simulation = Simulation(
         a_scenario(round_s=1e6), jobs, last_first, switches=Switches(decision_s=2.0)
     ).run()
-    assert {job.view.id: job.completed_s for job in simulation.world.jobs.values()} == {
+    assert {job.view.id: job.completed_s for job in simulation.state.jobs.values()} == {
         "a": 52.0,
         "b": 103.0,
     }

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.workloads.base import Workload
 from controlplane.simulation.world.outcome import Outcome, Progress
 from controlplane.simulation.world.run import FRUITLESS_ROUNDS, simulate
-from controlplane.simulation.world.world import Scenario
 from policies.baselines.fifo import Fifo
 from policies.contract.plan import Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.policy import Policy

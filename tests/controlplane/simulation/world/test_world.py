@@ -7,9 +7,9 @@ from math import inf
 import pytest
 
 from controlplane.loop.rounds import RejectCode
-from controlplane.simulation.world.job_table import Launch
+from controlplane.simulation.cluster.launch import Launch
+from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.world.run import Simulation, SimulationError
-from controlplane.simulation.world.world import Scenario
 from policies.baselines.edf import Edf
 from policies.baselines.fifo import Fifo
 from policies.contract.plan import Placement, Plan, PlanStatus, WaitCode, Waiting
@@ -40,13 +40,13 @@ def last_first(snapshot: Snapshot) -> Plan:
 
 
 def ends(simulation: Simulation) -> dict[str, float | None]:
-    return {job.view.id: job.completed_s for job in simulation.world.jobs.values()}
+    return {job.view.id: job.completed_s for job in simulation.state.jobs.values()}
 
 
 def launches(simulation: Simulation, job: str) -> list[tuple[float, float, int, int | None]]:
     return [
         (n.start_s, n.end_s, n.start_steps, n.end_steps)
-        for n in simulation.world.jobs[job].launches
+        for n in simulation.state.jobs[job].launches
     ]
 
 
@@ -90,7 +90,7 @@ def test_launching_and_restarting_take_the_scenarios_time() -> None:
 
 def test_energy_is_metered_at_the_gpus_in_use_and_a_closed_node_costs_nothing() -> None:
     jobs = [a_job("a", arrival_s=100.0), a_job("b", arrival_s=125.0)]
-    meter = Simulation(a_scenario(gpus=2), jobs, Fifo()).run().world.meter
+    meter = Simulation(a_scenario(gpus=2), jobs, Fifo()).run().state.meter
     kwh = (25 * 530 + 25 * 700 + 25 * 530) / 3.6e6
     assert meter.energy_kwh == pytest.approx(kwh)
     assert meter.energy_cost == pytest.approx(kwh * 0.2 * 1.5)
@@ -112,7 +112,7 @@ def test_events_of_one_moment_are_answered_by_one_round() -> None:
 def test_a_job_that_is_not_done_is_late_for_ever_and_one_without_due_date_never() -> None:
     jobs = [a_job("a", due_s=45.0), a_job("b"), a_job("c", due_s=10.0)]
     simulation = Simulation(a_scenario(), jobs, Fifo()).run(until_s=60.0)
-    assert [job.tardiness_s for job in simulation.world.jobs.values()] == [5.0, 0.0, inf]
+    assert [job.tardiness_s for job in simulation.state.jobs.values()] == [5.0, 0.0, inf]
 
 
 def test_a_failed_round_ends_the_simulation() -> None:

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controlplane.simulation.cluster.launch import Launch
 from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.report.run_metrics import METRICS, metrics_of
 from controlplane.simulation.study.run_files import load, save
 from controlplane.simulation.switches import Switches
 from controlplane.simulation.workloads.base import Workload
-from controlplane.simulation.world.job_table import Launch
 from controlplane.simulation.world.observation.observed_pairs import ObservedPairs
 from controlplane.simulation.world.outcome import Outcome, PairEstimates
 from controlplane.simulation.world.run import Simulation, simulate
@@ -115,7 +115,7 @@ def test_a_policy_sees_an_estimate_until_the_pair_has_run_while_the_world_goes_b
     assert later[0] == PairThroughput(
         other, V100, truth.steps_per_s, truth.other_steps_per_s, Source.MEASURED
     )
-    ended_s = min(job.completed_s or 0.0 for job in simulation.world.jobs.values())
+    ended_s = min(job.completed_s or 0.0 for job in simulation.state.jobs.values())
     assert ended_s == pytest.approx(2000.0 / max(truth.steps_per_s, truth.other_steps_per_s))
 
 
@@ -123,9 +123,9 @@ def test_errors_of_all_estimates_and_of_those_that_ran_are_reported() -> None:
     one, other = a_possible_pair()
     script = Script({"j0": half_of("gpu0"), "j1": half_of("gpu0")})
     simulation = run(script, jobs_of(one, other), a_scenario())
-    assert simulation.world.pairs is not None
+    assert simulation.state.pairs is not None
     found, guess, truth = (
-        simulation.world.pairs.estimates(),
+        simulation.state.pairs.estimates(),
         estimated_pairs()[one, other],
         TRUTH[one, other],
     )
@@ -145,10 +145,10 @@ def test_what_turns_out_not_to_fit_is_never_put_together_and_known_from_then_on(
     assert watching.told[0] is not None
     assert watching.told[0].steps_per_s > 0.0
     assert watching.told[1] == PairThroughput(other, V100, 0.0, 0.0, Source.MEASURED)
-    assert simulation.world.pairs is not None
-    assert simulation.world.pairs.estimates().ran.wrongly_possible == 2
+    assert simulation.state.pairs is not None
+    assert simulation.state.pairs.estimates().ran.wrongly_possible == 2
     first, second = sorted(
-        (n.start_s, n.end_s) for job in simulation.world.jobs.values() for n in job.launches
+        (n.start_s, n.end_s) for job in simulation.state.jobs.values() for n in job.launches
     )
     assert first[1] <= second[0]
 
@@ -197,7 +197,7 @@ def test_a_gang_or_a_third_one_on_the_gpu_is_no_measurement_of_a_pair() -> None:
 def test_without_the_switch_policies_see_the_truth() -> None:
     watching = Watching(Script({"j0": half_of("gpu0"), "j1": half_of("gpu0")}), *a_possible_pair())
     simulation = run(watching, jobs_of(*a_possible_pair()), a_scenario(), observed=1.0)
-    assert simulation.world.pairs is None
+    assert simulation.state.pairs is None
     assert watching.told[0] == TRUTH[a_possible_pair()]
 
 
@@ -277,7 +277,7 @@ def test_whatever_is_estimated_all_jobs_end_and_everything_learned_is_true(
         return policy(snapshot)
 
     simulation = run(watched, jobs_of(*kinds, steps=500.0), a_scenario(2, seed), observed)
-    assert all(job.completed_s is not None for job in simulation.world.jobs.values())
+    assert all(job.completed_s is not None for job in simulation.state.jobs.values())
 
 
 def test_the_same_seed_gives_the_same_run() -> None:

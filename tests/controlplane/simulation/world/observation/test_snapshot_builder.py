@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.switches import Switches
-from controlplane.simulation.world.observation.snapshot_builder import Lazy
+from controlplane.simulation.world.observation.snapshot_builder import LazyColumns
 from controlplane.simulation.world.run import Simulation
 from policies.contract.plan import Plan
 from policies.contract.policy import Policy
@@ -18,7 +18,7 @@ from policies.gavel.max_min_fairness import MaxMinFairness
 from tests.builders_policies import a_job, a_kind, a_node
 
 
-def counted() -> tuple[Lazy[tuple[str, ...]], list[str]]:
+def counted() -> tuple[LazyColumns[tuple[str, ...]], list[str]]:
     """Columns a and b, and the names of those made so far."""
     made: list[str] = []
 
@@ -26,7 +26,7 @@ def counted() -> tuple[Lazy[tuple[str, ...]], list[str]]:
         made.append(name)
         return (name,)
 
-    return Lazy(("a", "b"), make), made
+    return LazyColumns(("a", "b"), make), made
 
 
 def test_a_column_is_made_once_and_only_when_it_is_asked_for() -> None:
@@ -89,7 +89,7 @@ def test_a_snapshot_that_shares_columns_with_the_one_before_is_as_one_that_does_
 
     def forgetting(snapshot: Snapshot) -> Plan:
         apart.append(tuple(snapshot.jobs))
-        forgetful.world.builder._cut = None  # what is shared from round to round
+        forgetful.state.builder._last_rows = None  # what is shared from round to round
         return policy(snapshot)
 
     a_simulation(story, noting).run()
@@ -104,15 +104,15 @@ def test_steps_by_column_are_those_of_the_launches(story: list[tuple[int, int]])
     policy = MaxMinFairness()
 
     def looking(snapshot: Snapshot) -> Plan:
-        world, now_s = simulation.world, snapshot.now_s
-        done = world.table.steps_at(np.arange(world.arrived), now_s)
-        for row in range(world.arrived):
-            launch = world.launches.get(row)
+        state, now_s = simulation.state, snapshot.now_s
+        done = state.table.steps_at(np.arange(state.arrived), now_s)
+        for row in range(state.arrived):
+            launch = state.launches.get(row)
             assert done[row] == (
-                world.table.steps_done[row] if launch is None else launch.steps_at(now_s)
+                state.table.steps_done[row] if launch is None else launch.steps_at(now_s)
             )
         return policy(snapshot)
 
     simulation = a_simulation(story, looking)
     simulation.run()
-    assert simulation.world.completed == len(story)
+    assert simulation.state.completed == len(story)
