@@ -38,7 +38,7 @@ from jobs.models import (
     Secret,
     Team,
 )
-from jobs.people import team_changed
+from jobs.people import request_team_rounds
 from jobs.secrets import MAX_SECRET, set_secret
 from jobs.services import job_cancel, job_hold, job_release, job_requeue
 from jobs.submission.refusals import JobConflict
@@ -58,7 +58,7 @@ class TeamAdmin(OperatorAdmin):
     def save_model(self, request: HttpRequest, obj: Team, form: Any, change: bool) -> None:
         super().save_model(request, obj, form, change)
         if change and {"weight", "order", "max_gpus"} & set(form.changed_data):
-            team_changed(obj)
+            request_team_rounds(obj)
 
 
 class SecretForm(PlainModelForm):

@@ -23,8 +23,8 @@ MAX_PIECE = 1_048_576
 LAUNCHES = 20
 """Launches of which one piece is read at most: many may have no output."""
 
-HELD = Coalesce(F("unpacked_size"), Length("data"))
-"""Bytes of a chunk's content: other than its size where output is left out."""
+STORED_BYTES = Coalesce(F("unpacked_size"), Length("data"))
+"""Unpacked bytes that a row has: its size, or in a gap those of the line for readers."""
 
 SETTLE = timedelta(seconds=3)
 """Time after an assignment's end in which its agent may still deliver output."""

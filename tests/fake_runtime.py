@@ -181,11 +181,12 @@ class FakeRuntime(Runtime):
     def _stream(self, run: RunId, stream: str) -> bytes:
         return self.plays[run].streams.get(stream, b"") if run in self.plays else b""
 
-    def note(self, run: RunId, text: str | None) -> str:
-        play = self.plays.get(run)
-        if play and text is not None:
-            play.note = text
-        return play.note if play else ""
+    def write_note(self, run: RunId, text: str) -> None:
+        if run in self.plays:
+            self.plays[run].note = text
+
+    def read_note(self, run: RunId) -> str:
+        return self.plays[run].note if run in self.plays else ""
 
     def usage(self, run: RunId, *, exact: bool = False) -> Usage | None:
         status = self.poll(run)

@@ -39,10 +39,11 @@ class Keep(NamedTuple):
     @property
     def changes_term(self) -> bool:
         """Return True if the plan wants another end than the committed one."""
-        wanted, before = self.placement, self.before
-        return wanted is not None and (
-            wanted.until_s != before.until_s or wanted.steps_quota != before.steps_quota
-        )
+        planned = self.placement
+        if planned is None:
+            return False
+        before = self.before
+        return planned.until_s != before.until_s or planned.steps_quota != before.steps_quota
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,74 +75,95 @@ Stop: TypeAlias = Preempt | Migrate | Resize
 
 
 def changes(current: Current, plan: Plan) -> tuple[Change, ...]:
-    """Changes from `current` to `plan`: stops, then keeps, then starts, each in the order given."""
-    wanted = {(p.job, p.purpose, p.copy): p for p in plan.placements}
-    stops, keeps, decided = list[Stop](), list[Keep](), set[str]()
+    """Return the changes from `current` to a plan: stops, then keeps, then starts.
+
+    Stops and keeps are in the order of `current`, starts in that of the plan.
+    """
+    planned = {placement.key: placement for placement in plan.placements}
+    stops: list[Stop] = []
+    keeps: list[Keep] = []
+    mentioned: set[str] = set()
     for key, run in current.items():
-        placement = wanted.get(key)
+        placement = planned.get(key)
         if placement is not None and placement.ranks == run.ranks:  # nearly all
             keeps.append(Keep(key, run, placement))
             continue
-        decided = decided or {p.job for p in plan.placements} | {w.job for w in plan.waiting}
-        if isinstance(change := _of_running(key, run, placement, decided), Keep):
+        if not mentioned:  # few rounds need them, and they are as many as the plan's jobs
+            mentioned.update(placement.job for placement in plan.placements)
+            mentioned.update(waiting.job for waiting in plan.waiting)
+        change = _change_of(key, run, placement, mentioned)
+        if isinstance(change, Keep):
             keeps.append(change)
         else:
             stops.append(change)
-    starts = [Start(p) for key, p in wanted.items() if key not in current]
+    starts = [Start(placement) for key, placement in planned.items() if key not in current]
     return (*stops, *keeps, *starts)
 
 
+def _change_of(
+    key: PlacementKey, run: Running, placement: Placement | None, mentioned: set[str]
+) -> Stop | Keep:
+    """Return the change of a running placement; `mentioned`: jobs of which the plan says anything.
+
+    A launch that the plan moves to the same number of devices migrates; else it is resized.
+    """
+    if placement is None:
+        job, _, _ = key
+        return Preempt(key, run) if job in mentioned else Keep(key, run)
+    if not needs_stop(run.ranks, placement.ranks):
+        return Keep(key, run, placement)
+    if _size(placement.ranks) == _size(run.ranks):
+        return Migrate(placement, run)
+    return Resize(placement, run)
+
+
+def _size(ranks: tuple[RankPlacement, ...]) -> float:
+    """Return the devices of these ranks, a shared one by its share."""
+    return sum(len(seat.devices) * seat.share for seat in ranks)
+
+
 def current_of(snapshot: Snapshot) -> dict[PlacementKey, Running]:
-    """Committed placements of a snapshot, in its order of jobs."""
+    """Return the committed placements of a snapshot, in its order of jobs."""
     columns = snapshot.jobs.columns
-    pairs = zip(columns.ids, columns.others["running"], strict=True)
-    return {(job, run.purpose, run.copy): run for job, runs in pairs for run in runs}
+    current = {}
+    for job, runs in zip(columns.ids, columns.others["running"], strict=True):
+        for run in runs:
+            current[job, run.purpose, run.copy] = run
+    return current
 
 
 def key_of(change: Change) -> PlacementKey:
+    """Return the key of the placement that a change is about."""
     return change.key if isinstance(change, Keep | Preempt) else change.placement.key
 
 
 def sides(change: Start | Stop) -> tuple[tuple[RankPlacement, ...], tuple[RankPlacement, ...]]:
-    """(ranks before, ranks afterwards) of the job; empty for nowhere."""
+    """Return the job's ranks before and after a change; () for nowhere."""
     before = () if isinstance(change, Start) else change.before.ranks
-    return before, () if isinstance(change, Preempt) else change.placement.ranks
+    after = () if isinstance(change, Preempt) else change.placement.ranks
+    return before, after
 
 
 def describe(change: Change) -> dict[str, Any]:
-    """Change as plain data, for the round's record."""
+    """Return a change as plain data, for the round's record."""
     job, purpose, copy = key_of(change)
     data: dict[str, Any] = {"change": type(change).__name__.lower(), "job": job}
     if purpose is not Purpose.TRAINING:
-        data |= {"purpose": purpose.value, "copy": copy}
+        data["purpose"] = purpose.value
+        data["copy"] = copy
     if not isinstance(change, Start):
-        data["from"] = _places(change.before.ranks)
+        data["from"] = _described(change.before.ranks)
     if isinstance(change, Start | Migrate | Resize):
-        data["to"] = _places(change.placement.ranks)
+        data["to"] = _described(change.placement.ranks)
     return data
 
 
-def _of_running(
-    key: PlacementKey, run: Running, placement: Placement | None, decided: set[str]
-) -> Stop | Keep:
-    if placement is None:
-        return Preempt(key, run) if key[0] in decided else Keep(key, run)
-    if not needs_stop(run.ranks, placement.ranks):
-        return Keep(key, run, placement)
-    same_size = _size(placement.ranks) == _size(run.ranks)
-    return Migrate(placement, run) if same_size else Resize(placement, run)
-
-
-def _size(ranks: tuple[RankPlacement, ...]) -> float:
-    return sum(len(seat.devices) * seat.share for seat in ranks)
-
-
-def _places(ranks: tuple[RankPlacement, ...]) -> list[dict[str, Any]]:
-    return [
-        {
-            "node": seat.node,
-            "devices": list(seat.devices),
-            **({"share": seat.share} if seat.share < 1.0 else {}),
-        }
-        for seat in ranks
-    ]
+def _described(ranks: tuple[RankPlacement, ...]) -> list[dict[str, Any]]:
+    """Return the ranks' nodes and devices as plain data, with their share if below 1."""
+    described = []
+    for seat in ranks:
+        data: dict[str, Any] = {"node": seat.node, "devices": list(seat.devices)}
+        if seat.share < 1.0:
+            data["share"] = seat.share
+        described.append(data)
+    return described

@@ -22,9 +22,17 @@ from controlplane.web.storage.watch import leave_sign
 log = logging.getLogger(__name__)
 
 KEY = "loadmaster.metrics.rounds.4"
+"""Key of the counts in the cache; its number grows with their form."""
+
 RECONCILE_KEY = "loadmaster.reconcile"
+"""Key of the sign that the reconciler leaves at each pass."""
+
 LONG_COUNT_S = 30
+"""Longest time in seconds of one count, while which no other process counts."""
+
 AT_ONCE = 1000
+"""Most rounds that one call counts."""
+
 BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -36,16 +44,19 @@ class DurationHistogram:
     total_s: float = 0.0
 
     def observe(self, took_s: float) -> None:
+        """Add an observation."""
         self.counts[bisect_left(BUCKETS_S, took_s)] += 1
         self.total_s += took_s
 
     def buckets(self) -> list[tuple[str, int]]:
-        """(upper end, observations up to it), as in Prometheus."""
-        below, rows = 0, []
-        for end, number in zip([*map(str, BUCKETS_S), "+Inf"], self.counts, strict=True):
-            below += number
-            rows.append((end, below))
-        return rows
+        """Return (upper end, observations up to it), as in Prometheus."""
+        upper_ends = [*map(str, BUCKETS_S), "+Inf"]
+        observations = 0
+        buckets = []
+        for upper_end, count in zip(upper_ends, self.counts, strict=True):
+            observations += count
+            buckets.append((upper_end, observations))
+        return buckets
 
 
 @dataclass(slots=True)
@@ -59,21 +70,20 @@ class RoundCounts:
     solver_seconds: dict[str, DurationHistogram] = field(default_factory=dict)
 
     @classmethod
-    def known(cls, plain: Any) -> RoundCounts | None:
-        """Counts as `plain` gave them; None if there are none."""
+    def from_plain(cls, plain: Any) -> RoundCounts | None:
+        """Return the counts as `plain` gave them; None if there are none."""
         if not plain:
             return None
-        statuses, reasons = (
-            {(a, b): n for a, b, n in plain[name]} for name in ("statuses", "reasons")
+        return cls(
+            marks=dict(plain["marks"]),
+            statuses=_pair_counts(plain["statuses"]),
+            reasons=_pair_counts(plain["reasons"]),
+            round_seconds=_histograms(plain["round_seconds"]),
+            solver_seconds=_histograms(plain["solver_seconds"]),
         )
-        rounds, solvers = (
-            {cluster: DurationHistogram(*of) for cluster, of in plain[name].items()}
-            for name in ("round_seconds", "solver_seconds")
-        )
-        return cls(dict(plain["marks"]), statuses, reasons, rounds, solvers)
 
     def plain(self) -> dict[str, Any]:
-        """Counts as plain data, for the cache."""
+        """Return the counts as plain data, for the cache."""
         return {
             "marks": list(self.marks.items()),
             "statuses": [[*pair, n] for pair, n in self.statuses.items()],
@@ -83,6 +93,7 @@ class RoundCounts:
         }
 
     def count(self, row: dict[str, Any]) -> None:
+        """Count an ended round, a row of `_ended`."""
         cluster = row["cluster__name"]
         self.marks[row["cluster"]] = row["number"]
         self.statuses[cluster, row["status"]] = self.statuses.get((cluster, row["status"]), 0) + 1
@@ -93,6 +104,16 @@ class RoundCounts:
             self.round_seconds.setdefault(cluster, DurationHistogram()).observe(max(0.0, took_s))
         if row["solve_s"] is not None:
             self.solver_seconds.setdefault(cluster, DurationHistogram()).observe(row["solve_s"])
+
+
+def _pair_counts(rows: Any) -> dict[tuple[str, str], int]:
+    """Return counts by (cluster, status) or (cluster, reason), from plain data."""
+    return {(cluster, word): count for cluster, word, count in rows}
+
+
+def _histograms(by_cluster: Any) -> dict[str, DurationHistogram]:
+    """Return histograms by cluster name, from plain data."""
+    return {name: DurationHistogram(*fields) for name, fields in by_cluster.items()}
 
 
 def note_reconciled() -> None:
@@ -108,32 +129,39 @@ def note_reconciled() -> None:
 
 def count_rounds() -> None:
     """Count the rounds that have ended since the last call, at most AT_ONCE of them."""
-    known = RoundCounts.known(cache.get(KEY))
+    # 1. The counts so far. Without any, counting begins after the newest rounds.
+    counts = RoundCounts.from_plain(cache.get(KEY))
     newest = dict(Cluster.objects.order_by().values_list("pk", "round_number"))
-    if known is None:
+    if counts is None:
         cache.set(KEY, RoundCounts(marks=newest).plain(), None)
         return
-    marks = {pk: known.marks.get(pk, 0) for pk in newest}
-    due = {pk: mark for pk, mark in marks.items() if newest[pk] > mark}
-    for row in _ended(due):
-        known.count(row)
-    if due:
-        cache.set(KEY, known.plain(), None)
+
+    # 2. Count in the clusters with newer rounds.
+    marks: dict[int, int] = {}
+    for pk, newest_number in newest.items():
+        mark = counts.marks.get(pk, 0)
+        if newest_number > mark:
+            marks[pk] = mark
+    for row in _ended(marks):
+        counts.count(row)
+    if marks:
+        cache.set(KEY, counts.plain(), None)
 
 
-def _ended(due: dict[int, int]) -> list[dict[str, Any]]:
-    """Ended rounds after those numbers, up to each cluster's first that still runs."""
-    if not due:
+def _ended(marks: dict[int, int]) -> list[dict[str, Any]]:
+    """Return the ended rounds after each cluster's mark, up to its first that still runs."""
+    if not marks:
         return []
-    after = Q()
-    for pk, number in due.items():
-        after |= Q(cluster=pk, number__gt=number)
+    is_after = Q()
+    for pk, number in marks.items():
+        is_after |= Q(cluster=pk, number__gt=number)
     columns = ("cluster", "cluster__name", "number", "status", "reasons", "started_at", "ended_at")
-    rows, running = [], set()
-    found = Round.objects.filter(after).order_by("number").values(*columns, "solve_s")
-    for row in found[:AT_ONCE]:
+    rounds = Round.objects.filter(is_after).order_by("number").values(*columns, "solve_s")
+    ended: list[dict[str, Any]] = []
+    clusters_with_running: set[int] = set()
+    for row in rounds[:AT_ONCE]:
         if row["status"] == Round.Status.RUNNING:
-            running.add(row["cluster"])
-        elif row["cluster"] not in running:
-            rows.append(row)
-    return rows
+            clusters_with_running.add(row["cluster"])
+        elif row["cluster"] not in clusters_with_running:
+            ended.append(row)
+    return ended

@@ -1,9 +1,10 @@
 """Limits of GPUs by team: what a round shows to its policy, so that no plan can exceed them.
 
-Of a team with a limit (`TeamView.max_gpus`), a policy sees all that holds GPUs, and as many waiting
-jobs as fit beside it: those that could start now first, each group by priority, then arrival. One
-for which there is no room holds back those behind it, so that small jobs cannot starve it. A GPU
-that jobs share counts for each of them. A team that uses more than its limit keeps what it has.
+Of a team with a limit (`TeamView.max_gpus`), a policy sees all jobs that hold GPUs, and as many
+waiting jobs as fit beside them: first those that could start now, then the others, each by
+priority, then arrival. A job for which there is no room holds back those behind it, so that small
+jobs cannot starve it. A GPU that jobs share counts for each of them. A team that uses more than its
+limit keeps what it has.
 """
 
 from collections import defaultdict
@@ -28,10 +29,11 @@ MAY_COME = (WaitCode.NO_CAPACITY, WaitCode.POSTPONED, WaitCode.POWER_CAP)
 
 @dataclass(slots=True)
 class _Team:
-    """Team with a limit, and the room that is left of it.
+    """Team with a limit, and the room that is left of it, in GPUs.
 
-    `running`: GPUs of each row that runs, or that it needs at least; `holding`: of rows that wait
-    while they are stopped or measured. Of `waiting` rows, `shown` and `hidden` are chosen.
+    By row: `running`: GPUs of a job that runs, or that it needs at least; `holding`: GPUs that a
+    waiting job holds while it is stopped or measured. The `waiting` rows are divided into `shown`
+    and `hidden`.
     """
 
     name: str
@@ -43,13 +45,19 @@ class _Team:
     shown: list[int] = field(default_factory=list)
     hidden: list[int] = field(default_factory=list)
 
-    def choose(self, rows: Iterable[int], least: Sequence[int]) -> None:
-        """Show the first of these rows as far as there is room, and hide the others."""
+    def divide(self, rows: Iterable[int], gpus_min: Sequence[int]) -> None:
+        """Show the first of these rows as far as there is room, and hide the others.
+
+        A job that is larger than the limit is hidden, and holds nobody back.
+        """
         is_full = False
         for row in rows:
-            more = max(0, least[row] - self.holding[row])
-            is_full = is_full or (self.room < more and least[row] <= self.limit)
-            if is_full or least[row] > self.limit:
+            if gpus_min[row] > self.limit:
+                self.hidden.append(row)
+                continue
+            more = max(0, gpus_min[row] - self.holding[row])
+            is_full = is_full or self.room < more
+            if is_full:
                 self.hidden.append(row)
             else:
                 self.shown.append(row)
@@ -62,58 +70,80 @@ def within_team_limits(snapshot: Snapshot) -> tuple[Snapshot, tuple[Waiting, ...
     The most GPUs (`gpus_max`) of the shown jobs of a team add up to its limit at most, or to what
     it holds if that is more.
     """
-    limits = {t.name: t.max_gpus for t in snapshot.teams if t.max_gpus is not None}
-    teams = {name: _Team(name, most, room=most) for name, most in limits.items()}
+    teams: dict[str, _Team] = {}
+    for team in snapshot.teams:
+        if team.max_gpus is not None:
+            teams[team.name] = _Team(team.name, team.max_gpus, room=team.max_gpus)
     if not teams:
         return snapshot, ()
-    _sort_out(snapshot, teams)
-    requests = _measured(snapshot, teams)
-    _choose(snapshot, teams)
-    hidden = {row: team for team in teams.values() for row in team.hidden}
+
+    # 1. The room of each team is taken by what runs, then by measurements, then by waiting jobs.
+    _count_jobs(snapshot, teams)
+    requests = _profiling_within_limits(snapshot, teams)
+    _divide_waiting(snapshot, teams)
+
+    # 2. Hidden jobs are left out. One that is being measured stays, as one to be measured first.
     columns = snapshot.jobs.columns
-    measured = {row for row in hidden if columns.others["running"][row]}
-    shown = replace(snapshot, profiling=requests, jobs=_limited(snapshot, teams, measured))
-    if out := hidden.keys() - measured:
-        shown = shown.without(out)
-    waits = [
-        Waiting(
-            columns.ids[row], WaitCode.TEAM_LIMIT, gpus=hidden[row].limit, team=hidden[row].name
+    team_of_hidden = {row: team for team in teams.values() for row in team.hidden}
+    measured = {row for row in team_of_hidden if columns.others["running"][row]}
+    left_out = team_of_hidden.keys() - measured
+    visible = replace(snapshot, profiling=requests, jobs=_limited(snapshot, teams, measured))
+    if left_out:
+        visible = visible.without(left_out)
+
+    # 3. Their reason.
+    reasons = []
+    for row in sorted(left_out):
+        limited_by = team_of_hidden[row]
+        reasons.append(
+            Waiting(
+                columns.ids[row],
+                WaitCode.TEAM_LIMIT,
+                gpus=limited_by.limit,
+                team=limited_by.name,
+            )
         )
-        for row in sorted(out)
-    ]
-    return shown, tuple(waits)
+    return visible, tuple(reasons)
 
 
-def _sort_out(snapshot: Snapshot, teams: Mapping[str, _Team]) -> None:
-    """Find what each team holds, also by jobs that are being stopped, and what waits for GPUs."""
-    columns, held = snapshot.jobs.columns, _held(snapshot)
-    least, most = (columns.counts[n].tolist() for n in ("gpus_min", "gpus_max"))
+def _count_jobs(snapshot: Snapshot, teams: Mapping[str, _Team]) -> None:
+    """Note what each team holds, also by jobs that are being stopped, and what waits for GPUs."""
+    columns = snapshot.jobs.columns
+    held_gpus = _held_gpus(snapshot)
+    gpus_min = columns.counts["gpus_min"].tolist()
+    gpus_max = columns.counts["gpus_max"].tolist()
     for row, name in enumerate(columns.others["team"]):
-        if (team := teams.get(name)) is None or not most[row]:
+        team = teams.get(name)
+        if team is None or not gpus_max[row]:
             continue
         runs = columns.others["running"][row]
-        gpus = sum(run.gpus for run in runs) or held.get(columns.ids[row], 0)
+        gpus = sum(run.gpus for run in runs) or held_gpus.get(columns.ids[row], 0)
         if any(run.purpose is TRAINING for run in runs):
-            gpus = team.running[row] = max(gpus, least[row])
+            gpus = max(gpus, gpus_min[row])
+            team.running[row] = gpus
         else:
             team.holding[row] = gpus
             team.waiting.append(row)
         team.room -= gpus
 
 
-def _held(snapshot: Snapshot) -> Mapping[str, int]:
-    """Devices held by each job."""
-    found: dict[str, int] = defaultdict(int)
+def _held_gpus(snapshot: Snapshot) -> Mapping[str, int]:
+    """Return the number of devices that each job holds, by its id."""
+    gpus: dict[str, int] = defaultdict(int)
     for node in snapshot.nodes:
         for device in node.devices:
             for hold in device.held:
-                found[hold.job] += 1
-    return found
+                gpus[hold.job] += 1
+    return gpus
 
 
-def _measured(snapshot: Snapshot, teams: Mapping[str, _Team]) -> tuple[ProfileRequest, ...]:
-    """Return the requests to measure for which there is room, oldest first; take it."""
-    columns, position, found = snapshot.jobs.columns, snapshot.jobs.position, []
+def _profiling_within_limits(
+    snapshot: Snapshot, teams: Mapping[str, _Team]
+) -> tuple[ProfileRequest, ...]:
+    """Return the profile requests for which there is room, taken in order of age."""
+    columns = snapshot.jobs.columns
+    position = snapshot.jobs.position
+    allowed = []
     for request in sorted(snapshot.profiling, key=lambda r: (r.since_s, r.job, r.copy)):
         row = position.get(request.job)
         team = None if row is None else teams.get(columns.others["team"][row])
@@ -121,42 +151,53 @@ def _measured(snapshot: Snapshot, teams: Mapping[str, _Team]) -> tuple[ProfileRe
             if request.gpus > team.room:
                 continue
             team.room -= request.gpus
-        found.append(request)
-    return tuple(r for r in snapshot.profiling if r in found)
+        allowed.append(request)
+    return tuple([request for request in snapshot.profiling if request in allowed])
 
 
-def _choose(snapshot: Snapshot, teams: Mapping[str, _Team]) -> None:
-    """Choose the waiting jobs of each team that its policy sees."""
+def _divide_waiting(snapshot: Snapshot, teams: Mapping[str, _Team]) -> None:
+    """Divide the waiting jobs of each team into shown and hidden ones."""
     columns = snapshot.jobs.columns
-    least, priority = (columns.counts[n].tolist() for n in ("gpus_min", "priority"))
+    gpus_min = columns.counts["gpus_min"].tolist()
+    priority = columns.counts["priority"].tolist()
     arrival_s = columns.numbers["arrival_s"]
-    full = [t for t in teams.values() if sum(least[row] for row in t.waiting) > max(0, t.room)]
-    starts, may_come = _could_start(snapshot, full) if full else (frozenset(), frozenset())
+
+    # 1. Teams that have room for all of their waiting jobs.
+    full = []
     for team in teams.values():
-        if team not in full:
-            team.choose(team.waiting, least)
-            continue
+        if sum(gpus_min[row] for row in team.waiting) > max(0, team.room):
+            full.append(team)
+        else:
+            team.divide(team.waiting, gpus_min)
+    if not full:
+        return
+
+    # 2. Of the others, first the jobs that could start now, then those that GPUs will do for. The
+    #    policy says what the rest waits for.
+    startable, later = _could_start(snapshot, full)
+    for team in full:
         ordered = sorted(team.waiting, key=lambda row: (-priority[row], arrival_s[row], row))
-        now = [row for row in ordered if row in starts]
-        later = [row for row in ordered if row in may_come]
-        team.choose([*now, *later], least)
+        first = [row for row in ordered if row in startable]
+        second = [row for row in ordered if row in later]
+        team.divide([*first, *second], gpus_min)
 
 
 def _could_start(
     snapshot: Snapshot, teams: Iterable[_Team]
 ) -> tuple[frozenset[int], frozenset[int]]:
-    """Return the waiting rows of these teams that free GPUs would do for, and those that may come.
+    """Return the waiting rows of these teams that fit on free GPUs now, and those that may later.
 
     The others wait for something else, which their policy says.
     """
-    columns, position = snapshot.jobs.columns, snapshot.jobs.position
-    wanted = {row for team in teams for row in team.waiting}
-    runs = {row for row, of in enumerate(columns.others["running"]) if of}
-    others = frozenset(range(len(snapshot.jobs))) - wanted - runs
+    columns = snapshot.jobs.columns
+    position = snapshot.jobs.position
+    waiting = {row for team in teams for row in team.waiting}
+    running = {row for row, runs in enumerate(columns.others["running"]) if runs}
+    others = frozenset(range(len(snapshot.jobs))) - waiting - running
     plan = with_batch_queue(Priority(), snapshot.without(others))
-    placed = {position[p.job] for p in plan.placements}
-    waiting = {position[w.job] for w in plan.waiting if w.code in MAY_COME}
-    return frozenset(placed & wanted), frozenset(waiting & wanted)
+    placed = {position[placement.job] for placement in plan.placements}
+    may_come = {position[reason.job] for reason in plan.waiting if reason.code in MAY_COME}
+    return frozenset(placed & waiting), frozenset(may_come & waiting)
 
 
 def _limited(snapshot: Snapshot, teams: Mapping[str, _Team], measured: Collection[int]) -> Jobs:
@@ -164,17 +205,24 @@ def _limited(snapshot: Snapshot, teams: Mapping[str, _Team], measured: Collectio
 
     Those `measured` now that may not start are shown as jobs that are measured first.
     """
+    # 1. In each team, running jobs get the room that is left first, then shown ones.
     columns = snapshot.jobs.columns
-    most, least = columns.counts["gpus_max"].copy(), columns.counts["gpus_min"].tolist()
+    gpus_max = columns.counts["gpus_max"].copy()
+    gpus_min = columns.counts["gpus_min"].tolist()
     for team in teams.values():
         room = max(0, team.room)
-        base = {**team.running, **{r: max(least[r], team.holding[r]) for r in team.shown}}
-        for row, gpus in base.items():
-            more = max(0, min(int(most[row]) - gpus, room))
-            room, most[row] = room - more, min(int(most[row]), gpus + more)
+        counted = dict(team.running)
+        for row in team.shown:
+            counted[row] = max(gpus_min[row], team.holding[row])
+        for row, gpus in counted.items():
+            more = max(0, min(int(gpus_max[row]) - gpus, room))
+            room -= more
+            gpus_max[row] = min(int(gpus_max[row]), gpus + more)
+
+    # 2. The phase of measured ones.
     phases = list(columns.others["phase"])
     for row in measured:
         phases[row] = JobPhase.PROFILING
-    counts = {**columns.counts, "gpus_max": frozen(most)}
+    counts = {**columns.counts, "gpus_max": frozen(gpus_max)}
     others = {**columns.others, "phase": tuple(phases)}
     return Jobs(replace(columns, counts=counts, others=others))

@@ -115,7 +115,7 @@ def _from_cache() -> Iterator[Metric]:
         shown_s = inf if age_s is None else age_s
         yield _gauge(f"{name}_age_seconds", f"Seconds since {text}", (), {(): shown_s})
     yield from _clock_jumps()
-    yield from _rounds(RoundCounts.known(cached.get(ROUNDS_KEY)) or RoundCounts())
+    yield from _rounds(RoundCounts.from_plain(cached.get(ROUNDS_KEY)) or RoundCounts())
 
 
 def _clock_jumps() -> Iterator[Metric]:

@@ -19,7 +19,7 @@ from controlplane.web.pages import formats
 from jobs.assignment_lifecycle import LIVE
 from jobs.forecasts.expected_starts import FirstForecast, first_forecast
 from jobs.lifecycle import MOVES, JobMove, JobState
-from jobs.logs import HELD, STREAMS
+from jobs.logs import STORED_BYTES, STREAMS
 from jobs.models import Assignment, AssignmentSlot, Job, JobEvent, LogChunk, ProgressPoint
 from jobs.pages.selectors import JobRow, job_rows
 from jobs.roles import refusal
@@ -280,7 +280,7 @@ def _last_of(assignment: UUID, stream: str) -> Iterator[tuple[int, dict[str, str
 
 def _left_out(assignment: UUID) -> list[dict[str, str]]:
     """Piece that says how much of a long output is left out before its last lines."""
-    chunks = LogChunk.objects.filter(assignment=assignment).annotate(held=HELD)
+    chunks = LogChunk.objects.filter(assignment=assignment).annotate(held=STORED_BYTES)
     size = chunks.exclude(held=F("size")).aggregate(total=Sum("size"))["total"]
     text = f"[loadmaster: {size or 0:,} bytes of the output are left out before its last part]\n"
     return [{"stream": "", "text": text}] if size else []

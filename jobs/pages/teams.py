@@ -14,7 +14,7 @@ from django.views.decorators.http import require_GET, require_POST
 from controlplane.web.operators import is_operator
 from jobs.models import Membership, TeamRole
 from jobs.pages.selectors import PAGE_SIZE
-from jobs.people import role_given, role_taken
+from jobs.people import remove_member, set_role
 from jobs.roles import rights_of
 from jobs.selectors import teams_of
 
@@ -56,11 +56,11 @@ def member_action(request: HttpRequest, name: str) -> HttpResponse:
     if person is None:
         messages.error(request, f"Nothing was changed: there is nobody called {asked[:150]!r}.")
     elif role == OUT:
-        gone = role_taken(team, person)
+        gone = remove_member(team, person)
         done = f"{asked} is {'no longer' if gone else 'not'} in {team}."
         messages.success(request, done)
     elif role in TeamRole.values:
-        role_given(team, person, TeamRole(role))
+        set_role(team, person, TeamRole(role))
         messages.success(request, f"{asked} is {role} of {team}.")
     else:
         messages.error(request, f"Nothing was changed: choose {', '.join(TeamRole.values)}.")

@@ -51,9 +51,15 @@ class MeView(StrictView):
     @extend_schema(responses=MeSerializer)
     def get(self, request: Request) -> Response:
         """Name, teams with the roles there, and whether an operator."""
-        user, teams = request.user, teams_of(request.user).values_list("name", flat=True)
-        me = {"username": user.get_username(), "operator": is_operator(user), "teams": list(teams)}
-        return Response({**me, "roles": roles_of(user)})
+        user = request.user
+        return Response(
+            {
+                "username": user.get_username(),
+                "operator": is_operator(user),
+                "teams": list(teams_of(user).values_list("name", flat=True)),
+                "roles": roles_of(user),
+            }
+        )
 
 
 class Login(OnlySettable, serializers.Serializer[Any]):
@@ -110,8 +116,9 @@ class TokensView(StrictView):
     def get_authenticators(self) -> list[BaseAuthentication]:
         """Use name and password alone at login, so that an old token does not interfere."""
         request: HttpRequest | Request | None = getattr(self, "request", None)
-        login = request is not None and request.method == "POST"
-        return [] if login else super().get_authenticators()
+        if request is not None and request.method == "POST":
+            return []
+        return super().get_authenticators()
 
     def get_permissions(self) -> list[BasePermission]:
         if self.request is not None and self.request.method == "POST":
@@ -131,15 +138,15 @@ class TokensView(StrictView):
         """Log in: a new token for name and password."""
         login = Login(data=request.data)
         login.is_valid(raise_exception=True)
-        given = login.validated_data
-        name, password = given["username"], given["password"]
-        user = authenticate(request._request, username=name, password=password)
+        fields = login.validated_data
+        password = fields["password"]
+        user = authenticate(request._request, username=fields["username"], password=password)
         if user is None:
             raise AuthenticationFailed(
                 "name or password is wrong, or the account is locked after too many tries"
             )
-        _change_password(user, password, given.get("new_password"))
-        issued = tokens.issue(user, Scope(given["scope"]), given["valid_h"])
+        _change_password(user, password, fields.get("new_password"))
+        issued = tokens.issue(user, Scope(fields["scope"]), fields["valid_h"])
         body = {**TokenSerializer(issued.row).data, "token": issued.token}
         return Response(body, status=status.HTTP_201_CREATED)
 

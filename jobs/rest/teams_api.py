@@ -13,7 +13,7 @@ from controlplane.web.operators import is_operator
 from controlplane.web.rest.bodies import OnlySettable, check_names
 from controlplane.web.rest.strict import StrictView
 from jobs.models import Membership, Secret, Team, TeamRole
-from jobs.people import role_given, role_taken, team_saved
+from jobs.people import remove_member, save_team, set_role
 from jobs.roles import check_role
 from jobs.secrets import delete_secret, set_secret
 from jobs.selectors import teams_of
@@ -91,7 +91,7 @@ class TeamView(StrictView):
             raise PermissionDenied("only operators may change a team")
         given = TeamSettings(row, data=request.data, partial=True)
         given.is_valid(raise_exception=True)
-        saved = team_saved(row.name, given.validated_data, cast(User, request.user))
+        saved = save_team(row.name, given.validated_data, cast(User, request.user))
         return Response(TeamSerializer(saved).data)
 
 
@@ -114,14 +114,14 @@ class MemberView(StrictView):
         row = self._team(request, team)
         given = TeamMemberSerializer(data=request.data)
         given.is_valid(raise_exception=True)
-        member = role_given(row, self._person(username), given.validated_data.get("role"))
+        member = set_role(row, self._person(username), given.validated_data.get("role"))
         return Response(TeamMemberSerializer(member).data)
 
     @extend_schema(responses={204: None})
     def delete(self, request: Request, team: str, username: str) -> Response:
         """Take the person out of the team (operators)."""
         row = self._team(request, team)
-        if not role_taken(row, self._person(username)):
+        if not remove_member(row, self._person(username)):
             raise NotFound(f"{username} is not in team {team}")
         return Response(status=status.HTTP_204_NO_CONTENT)
 

@@ -270,7 +270,7 @@ def _outbid(facts: Facts) -> str:
     price = facts.detail.get("price")
     worth = facts.detail.get("worth")
     if not isinstance(price, (int, float)) or not isinstance(worth, (int, float)) or worth <= 0:
-        return "GPUs are free, but it is worth nothing to the policy."
+        return "GPUs are free, but cost more than it is worth to the policy."
     return f"GPUs are free, but cost {price / worth:.2g} times what it is worth to the policy."
 
 

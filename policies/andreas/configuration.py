@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,14 +14,15 @@ from policies.cost_model.kernels import NONE
 from policies.cost_model.problem import Problem
 
 TINY = 1e-30
+"""Least cost to divide by."""
 
 
-def instance(problem: Problem, choice: Choice, objective: Objective) -> Instance:
+def kernel_instance(problem: Problem, preferences: Preferences, objective: Objective) -> Instance:
     """Return the kernel's data; empty nodes come first, so that new jobs go there."""
-    first, after, before = _lists(problem)
+    lists = _lists_of_nodes(problem)
     return Instance(
-        choice=choice.order, due_count=choice.due_count,
-        fit_count=problem.feasible.sum(axis=1).astype(np.int64), chance=choice.chance,
+        choice=preferences.order, due_count=preferences.due_count,
+        fit_count=problem.feasible.sum(axis=1).astype(np.int64), chance=preferences.chance,
         time_s=problem.times_s, current_node=problem.current_node,
         current_config=problem.current_config, move_s=problem.move_s,
         weight=problem.column("tardiness_weight"), slack_s=problem.slack_s,
@@ -30,26 +32,33 @@ def instance(problem: Problem, choice: Choice, objective: Objective) -> Instance
         alike=_alike(problem),
         config_class=problem.config_class, config_gpus=problem.config_gpus, cost=problem.cost,
         power=problem.power, node_class=problem.node_class, free=problem.gpus, used=problem.busy,
-        first=first, after=after, before=before, demand=problem.demand, capacity=problem.capacity,
+        first=lists.first, after=lists.after, before=lists.before,
+        demand=problem.demand, capacity=problem.capacity,
         watts=problem.watts, whole=int(objective.whole),
     )  # fmt: skip
 
 
 def _alike(problem: Problem) -> Ints:
     """int64[K]: equal numbers for configurations of equal (GPU type, GPUs, cost per second)."""
-    types = {c: n.gpu_type for c, n in zip(problem.node_class.tolist(), problem.nodes, strict=True)}
-    numbers: dict[object, int] = {}
-    keys = [(types[c], g, float(problem.cost[c, g])) for c, g in problem.config_number]
-    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
+    type_of_class: dict[int, str] = {}
+    for node_class, node in zip(problem.node_class.tolist(), problem.nodes, strict=True):
+        type_of_class[node_class] = node.gpu_type
+    number_of_key: dict[object, int] = {}
+    numbers = []
+    for node_class, gpus in problem.config_number:
+        key = type_of_class[node_class], gpus, float(problem.cost[node_class, gpus])
+        numbers.append(number_of_key.setdefault(key, len(number_of_key)))
+    return np.array(numbers, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """ANDREAS' choice of configurations of all jobs.
+class Preferences:
+    """Configurations of every job in ANDREAS' order of preference.
 
-    `order` int64[E, K]: the `due_count[j]` configurations that meet the due date, D*, by rising
-    cost t * c, then the others by rising time, impossible ones last. `chance` float64[E, 2]:
-    cumulative probability of the first two of at most three in D*, inversely to their cost.
+    `order` int64[E, K]: first D*, the `due_count[j]` configurations that meet the due date, by
+    rising energy cost t * c; then the others by rising time, impossible ones last. `chance`
+    float64[E, 2]: cumulative probability of the first two of at most three in D*, which are drawn
+    in inverse proportion to their cost.
     """
 
     order: Ints
@@ -57,60 +66,89 @@ class Choice:
     chance: Floats
 
 
-def choose(problem: Problem, hysteresis: float = 0.0) -> Choice:
+def preferences_of(problem: Problem, hysteresis: float = 0.0) -> Preferences:
     """Order every job's configurations: the cheapest in time, else the fastest (ANDREAS, IV-B).
 
     The current configuration counts as cheaper by the fraction `hysteresis`.
     """
-    times = problem.times_s
+    # 1. Energy cost and being in time, float64[E, K] and bool[E, K].
+    times_s = problem.times_s
     costs = problem.energy_cost(problem.priced_s)
     running = np.flatnonzero(problem.running)
     costs[running, problem.current_config[running]] *= 1.0 - hysteresis
-    in_time = problem.feasible & (times < problem.slack_s[:, None])
-    key = np.where(in_time, costs, np.where(problem.feasible, times, np.inf))
-    first = np.argsort(key, axis=1, kind="stable")
-    late = np.argsort(np.take_along_axis(~in_time, first, axis=1), axis=1, kind="stable")
-    order = np.ascontiguousarray(np.take_along_axis(first, late, axis=1))
+    in_time = problem.feasible & (times_s < problem.slack_s[:, None])
+
+    # 2. Sort by cost or time, then move those in time to the front.
+    time_if_possible = np.where(problem.feasible, times_s, np.inf)
+    by_key = np.argsort(np.where(in_time, costs, time_if_possible), axis=1, kind="stable")
+    is_late = np.take_along_axis(~in_time, by_key, axis=1)
+    in_time_first = np.argsort(is_late, axis=1, kind="stable")
+    order = np.ascontiguousarray(np.take_along_axis(by_key, in_time_first, axis=1))
+
     due_count = in_time.sum(axis=1).astype(np.int64)
-    return Choice(order, due_count, _chances(costs, order, due_count))
+    return Preferences(order, due_count, _chances(costs, order, due_count))
 
 
 def _chances(costs: Floats, order: Ints, due_count: Ints) -> Floats:
-    cheap = np.take_along_axis(costs, order[:, :TOP], axis=1)
-    among = np.arange(cheap.shape[1])[None, :] < due_count[:, None]
-    likely = np.where(among, 1.0 / np.maximum(np.where(among, cheap, 1.0), TINY), 0.0)
-    shares = np.cumsum(likely, axis=1) / np.maximum(likely.sum(axis=1, keepdims=True), TINY)
+    """float64[E, TOP - 1]: cumulative probability of the cheapest configurations in time."""
+    cheapest = np.take_along_axis(costs, order[:, :TOP], axis=1)
+    in_time = np.arange(cheapest.shape[1])[None, :] < due_count[:, None]
+    inverse = 1.0 / np.maximum(np.where(in_time, cheapest, 1.0), TINY)
+    likelihood = np.where(in_time, inverse, 0.0)
+    total = np.maximum(likelihood.sum(axis=1, keepdims=True), TINY)
+    cumulative = np.cumsum(likelihood, axis=1) / total
     chance = np.ones((len(costs), TOP - 1))
-    chance[:, : shares.shape[1]] = shares[:, : TOP - 1]
+    chance[:, : cumulative.shape[1]] = cumulative[:, : TOP - 1]
     return chance
 
 
-def _lists(problem: Problem) -> tuple[Ints, Ints, Ints]:
-    """Return `first`, `after` and `before` of the kernel's lists of nodes."""
-    residents = np.zeros(len(problem.nodes), dtype=np.int64)
+class _NodeLists(NamedTuple):
+    """Doubly linked lists of nodes by class and free GPUs, NONE at an end.
+
+    `first` int64[C, G + 1]: head of each; `after`, `before` int64[N]: neighbours of each node.
+    """
+
+    first: Ints
+    after: Ints
+    before: Ints
+
+
+def _lists_of_nodes(problem: Problem) -> _NodeLists:
+    """Return the kernel's lists of nodes, those with the fewest GPUs of running jobs first."""
+    # 1. GPUs that the jobs decided on use on each node.
+    used_gpus = np.zeros(len(problem.nodes), dtype=np.int64)
     running = problem.running
-    np.add.at(
-        residents,
-        problem.current_node[running],
-        problem.config_gpus[problem.current_config[running]],
-    )
+    gpus = problem.config_gpus[problem.current_config[running]]
+    np.add.at(used_gpus, problem.current_node[running], gpus)
+
+    # 2. Each node is put before the head of its list, so the fullest goes first.
     first = np.full(problem.cost.shape, NONE, dtype=np.int64)
-    after, before = (np.full(len(problem.nodes), NONE, dtype=np.int64) for _ in range(2))
-    for n in np.argsort(-residents, kind="stable").tolist():
-        at = (problem.node_class[n], problem.gpus[n])
-        after[n], first[at] = first[at], n
-        if after[n] != NONE:
-            before[after[n]] = n
-    return first, after, before
+    after = np.full(len(problem.nodes), NONE, dtype=np.int64)
+    before = np.full(len(problem.nodes), NONE, dtype=np.int64)
+    for node in np.argsort(-used_gpus, kind="stable").tolist():
+        key = problem.node_class[node], problem.gpus[node]
+        head = first[key]
+        after[node] = head
+        first[key] = node
+        if head != NONE:
+            before[head] = node
+    return _NodeLists(first, after, before)
 
 
-def least_gpus(problem: Problem, orders: Ints) -> Ints:
-    """int64[S, C, E + 1]: fewest GPUs on a class with which any job from a place on fits."""
-    classes, jobs, too_many = len(problem.cost), len(problem.rows), problem.cost.shape[1]
-    by_class = np.full((classes, jobs), too_many, dtype=np.int64)
-    for (c, gpus), feasible in zip(problem.config_number, problem.feasible.T, strict=True):
-        by_class[c] = np.where(feasible, np.minimum(by_class[c], gpus), by_class[c])
+def least_gpus_of_rest(problem: Problem, orders: Ints) -> Ints:
+    """int64[S, C, E + 1]: fewest GPUs on a class that fit any job from a place of an order on."""
+    classes, too_many = problem.cost.shape
+    jobs = len(problem.rows)
+
+    # 1. By class and job.
+    by_job = np.full((classes, jobs), too_many, dtype=np.int64)
+    for (node_class, gpus), feasible in zip(problem.config_number, problem.feasible.T, strict=True):
+        fewer = np.minimum(by_job[node_class], gpus)
+        by_job[node_class] = np.where(feasible, fewer, by_job[node_class])
+
+    # 2. The least of each place and all later ones: a running minimum from the end.
     least = np.full((len(orders), classes, jobs + 1), too_many, dtype=np.int64)
-    for s, order in enumerate(orders):
-        least[s, :, :-1] = np.minimum.accumulate(by_class[:, order[::-1]], axis=1)[:, ::-1]
+    for number, order in enumerate(orders):
+        from_the_end = np.minimum.accumulate(by_job[:, order[::-1]], axis=1)
+        least[number, :, :-1] = from_the_end[:, ::-1]
     return least

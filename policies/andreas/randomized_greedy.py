@@ -5,7 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from policies.andreas.configuration import choose, instance, least_gpus
+from policies.andreas.configuration import (
+    kernel_instance,
+    least_gpus_of_rest,
+    preferences_of,
+)
 from policies.andreas.kernels.greedy import CODED, PAPER, search
 from policies.andreas.kernels.polish import polish
 from policies.andreas.objective import Objective
@@ -21,12 +25,21 @@ from policies.cost_model.solution import Solution, to_plan
 class RandomizedGreedy:
     """Least energy and tardiness cost by randomised greedy construction (ANDREAS).
 
-    Mode `coded`: as in the authors' program, with its constants, its proxy f and free moves. Mode
-    `paper`: configurations are drawn among the three cheapest in inverse proportion to their cost,
-    neighbours swap in inverse proportion to their weight with a halving intensity, late jobs'
-    pressure counts with their weight, run times include launches, f looks past the first finish
-    (`objective`), and running jobs move only where that pays (`hysteresis`). `polish` adds a local
-    search beyond the paper.
+    Each construction takes the jobs in the order of their pressure and gives each a configuration,
+    a node's type and a number of GPUs. Randomised constructions swap neighbours in the order and
+    draw configurations. The one of the least f (`Objective`) is the plan.
+
+    Mode `coded` is as in the authors' program, with its constants, its f and free moves. Mode
+    `paper` is as published, where that is silent so:
+
+    - a configuration is drawn among the three cheapest, in inverse proportion to their cost;
+    - neighbours swap in inverse proportion to their weight, with a halving intensity;
+    - the pressure of a late job is multiplied by its tardiness weight;
+    - run times include launches;
+    - f counts the energy of whole runs, not only until the first end (`objective`);
+    - a running job moves only where that saves enough (`hysteresis`).
+
+    `polish` adds a local search beyond the paper.
     """
 
     mode: str = parameter(
@@ -82,12 +95,13 @@ class RandomizedGreedy:
 
     @property
     def f(self) -> Objective:
+        """The objective by which constructions are compared."""
         if self.mode == "coded":
             return Objective(self.rho)
-        return Objective(self.rho, self.objective == "whole", self.hysteresis)
+        return Objective(self.rho, whole=self.objective == "whole", hysteresis=self.hysteresis)
 
     def solve(self, problem: Problem) -> Solution:
-        """Return the best of deterministic and randomised runs, polished on request."""
+        """Return the best of deterministic and randomised constructions, polished on request."""
         arguments = self.search_arguments(problem)
         node, config, _, _ = search(**arguments)
         if self.polish and self.f.whole and len(problem.rows):
@@ -95,35 +109,44 @@ class RandomizedGreedy:
         return Solution(node, config)
 
     def search_arguments(self, problem: Problem) -> dict[str, Any]:
-        coded, orders, iterations = self.mode == "coded", self._orders(problem), self.iterations
-        if coded:
+        """Return the arguments of the kernel `search`."""
+        is_coded = self.mode == "coded"
+        iterations = self.iterations
+        if is_coded:
             choices = len(problem.nodes) * len(problem.rows) * problem.snapshot.max_gpus
             iterations = min(iterations, choices)
+        orders = self._job_orders(problem)
+        preferences = preferences_of(problem, self.f.hysteresis)
         return {
-            "data": instance(problem, choose(problem, self.f.hysteresis), self.f),
+            "data": kernel_instance(problem, preferences, self.f),
             "orders": orders,
-            "least": least_gpus(problem, orders),
-            "mode": CODED if coded else PAPER,
+            "least": least_gpus_of_rest(problem, orders),
+            "mode": CODED if is_coded else PAPER,
             "iterations": iterations,
-            "rate": self.pi if coded else self.intensity,
-            "swap": self.swap if coded else self.intensity,
+            "rate": self.pi if is_coded else self.intensity,
+            "swap": self.swap if is_coded else self.intensity,
             "alpha": self.alpha,
             "seed": nonzero_seed(problem.snapshot.seed),
         }
 
-    def _orders(self, problem: Problem) -> Ints:
-        """int64[S, E]: orders by pressure Delta_j = T_c + min t - d_j (eq. 2), ties by arrival.
+    def _job_orders(self, problem: Problem) -> Ints:
+        """int64[S, E]: orders of the jobs in which constructions begin, by falling pressure.
 
-        In mode paper also with running jobs first. t counts a launch for running jobs too: else a
-        job just launched is less pressing than while it waited, and two jobs would swap places in
-        every round.
+        Pressure of job j is Delta_j = T_c + min t - d_j (eq. 2), ties by arrival. Mode paper has a
+        second order, with running jobs first. t counts a launch for running jobs too: else a job
+        just launched is less pressing than while it waited, and two jobs would swap places in every
+        round.
         """
-        fastest = np.where(np.isfinite(problem.fastest_s), problem.fastest_s, 0.0)
-        pressure: Floats = fastest - problem.slack_s
+        # 1. Pressure. Above 0, the job is late wherever it runs.
+        fastest_s = np.where(np.isfinite(problem.fastest_s), problem.fastest_s, 0.0)
+        pressure: Floats = fastest_s - problem.slack_s
         if self.mode == "paper":
-            late, weight = pressure > 0.0, problem.column("tardiness_weight")
-            pressure = np.where(late, np.maximum(pressure, 0.0) * weight, pressure)
-        order = np.lexsort((problem.column("arrival_s"), -pressure)).astype(np.int64)
+            weighted = np.maximum(pressure, 0.0) * problem.column("tardiness_weight")
+            pressure = np.where(pressure > 0.0, weighted, pressure)
+
+        # 2. The orders by it.
+        by_pressure = np.lexsort((problem.column("arrival_s"), -pressure)).astype(np.int64)
         if self.mode == "coded":
-            return order[None, :]
-        return np.stack([order, order[np.argsort(~problem.running[order], kind="stable")]])
+            return by_pressure[None, :]
+        running_first = np.argsort(~problem.running[by_pressure], kind="stable")
+        return np.stack([by_pressure, by_pressure[running_first]])

@@ -65,7 +65,7 @@ class Backfilling:
             return built("backfilling", plan, starts_of(heads))
         reservations = Conservative(plan, snapshot.memory)
         reservations.start_in_order(rows)
-        memory = reservations.remembered()
+        memory = reservations.to_memory()
         return built("backfilling", plan, reservations.expected(), memory)
 
 
@@ -77,6 +77,7 @@ def built(
 ) -> Plan:
     """Return the finished plan of a policy. `expected`: starts of waiting jobs by row."""
     position = plan.view.jobs.position
-    placements = tuple(sorted(plan.placements, key=lambda p: position[p.job]))
-    waiting = tuple(sorted(plan.waiting(placements, expected), key=lambda w: position[w.job]))
+    placements = tuple(sorted(plan.placements, key=lambda placement: position[placement.job]))
+    reasons = plan.waiting(placements, expected)
+    waiting = tuple(sorted(reasons, key=lambda reason: position[reason.job]))
     return Plan(name, PlanStatus.HEURISTIC, placements, waiting, memory=dict(memory or {}))

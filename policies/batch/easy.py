@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from policies.batch.plan import BatchPlan, Choice
 from policies.contract.plan import LAST_S, Expected
 from policies.placement.cluster_state import ClusterState
-from policies.placement.layout import RESOURCES, Allocation, Request, node_set
+from policies.placement.layout import RESOURCES, Allocation, NodeSet, Request, node_set
 from policies.placement.timeline import earliest
 
 
@@ -32,8 +32,8 @@ class Head:
     alone: bool
 
     @property
-    def nodes(self) -> int:
-        """Nodes of the reservation (a set)."""
+    def nodes(self) -> NodeSet:
+        """Nodes of the reservation."""
         return node_set(self.units)
 
 
@@ -50,7 +50,7 @@ def start_in_order(
     later job starts before one that waits.
     """
     heads: list[Head] = []
-    misses = set[tuple[Request, int, bool]]()
+    misses: set[tuple[Request, NodeSet, bool]] = set()
     for row in rows:
         choices = plan.choices(row)
         if _start(plan, row, choices, heads, misses) or len(heads) >= reservations:
@@ -81,11 +81,12 @@ def _start(
     row: int,
     choices: Iterable[Choice],
     heads: Sequence[Head],
-    misses: set[tuple[Request, int, bool]],
+    misses: set[tuple[Request, NodeSet, bool]],
 ) -> bool:
     """Start a job with the first of its choices that fits and keeps the reservations.
 
-    `misses`: what does not fit, and will not: free capacity only shrinks.
+    Return if it was started. `misses`: choices that do not fit, and will not in this round, as free
+    capacity only shrinks.
     """
     for choice in choices:
         key = choice.request, choice.nodes, plan.is_alone(row)
@@ -104,19 +105,22 @@ def _start(
 
 
 def passed_by(plan: BatchPlan, choice: Choice, heads: Iterable[Head]) -> list[Head]:
-    """Return the reservations that begin before a job would end that starts now."""
+    """Return the reservations that begin before the end of a job that started now."""
     return [head for head in heads if plan.view.now_s + choice.run_s > head.start_s]
 
 
 def keeping(
     plan: BatchPlan, row: int, choice: Choice, passed: Sequence[Head], found: Allocation
 ) -> Allocation | None:
-    """Return units, `found` or others, that leave passed reservations what they need."""
+    """Return units that leave the `passed` reservations what they need: `found`, or others.
+
+    None if there are none.
+    """
     if not passed:
         return found
     # Nodes that the job cannot share with a reservation, as one of both wants them for itself.
     apart = _nodes_of(head for head in passed if head.alone or plan.is_alone(row))
-    for units in (found, plan.find(row, choice, only=~_nodes_of(passed))):
+    for units in (found, plan.find(row, choice, within=~_nodes_of(passed))):
         if units is None or node_set(units) & apart:
             continue
         if all(head.later.place(choice.request, _where(units)) for head in passed):
@@ -136,48 +140,54 @@ def _take(
 
 
 def _where(units: Allocation) -> list[tuple[int, int]]:
+    """Return (node, number of units) of each part."""
     return [(part.node, part.units) for part in units.parts]
 
 
 def _reserved(plan: BatchPlan, row: int, choice: Choice, heads: Sequence[Head]) -> list[Head]:
     """Return the reservation of a job beside others; [] if no expected end makes room."""
-    only = ~_nodes_of(head for head in heads if head.alone or plan.is_alone(row))
+    shareable = ~_nodes_of(head for head in heads if head.alone or plan.is_alone(row))
 
     def search(state: ClusterState) -> Allocation | None:
-        return plan.find(row, choice, without(state, heads), only)
+        return plan.find(row, choice, without(state, heads), shareable)
 
-    now_s = plan.view.now_s
-    start_s, state = earliest(plan.state, search, now_s) or (now_s, plan.state)
-    if start_s <= now_s:  # never, or at once where a better fit is reserved
+    start = earliest(plan.state, search, plan.view.now_s)
+    if start is None:
+        return []
+    start_s, state = start
+    if start_s <= plan.view.now_s:  # it fits now, but only where a better fit is reserved
         return []
     later = without(state, heads)
     units = search(state)
     assert units is not None  # `earliest` found it
     later.take(units)
-    start = expected(plan, start_s, choice.run_s, units)
-    return [Head(row, start_s, units, later, start, plan.is_alone(row))]
+    expected_start = expected(plan, start_s, choice.run_s, units)
+    return [Head(row, start_s, units, later, expected_start, plan.is_alone(row))]
 
 
 def without(state: ClusterState, heads: Sequence[Head]) -> ClusterState:
-    """Return a state in which nothing is left of what reservations need, now or later."""
+    """Return the state less what reservations need, now or later."""
     if not heads:
         return state
-    layout, idle, free = state.layout, state.idle.copy(), state.free.copy()
+    layout = state.layout
+    idle = state.idle.copy()
+    free = state.free.copy()
     for head in heads:
         for node, units, devices in head.units.parts:
             idle[node] &= ~devices
             amounts = free[node][RESOURCES : RESOURCES + len(layout.resources)]
             used = head.units.request.used(units) or (0,) * len(amounts)
-            left = [max(0, amount - of) for amount, of in zip(amounts, used, strict=True)]
+            left = [max(0, has - uses) for has, uses in zip(amounts, used, strict=True)]
             free[node] = layout.free(node, idle[node], tuple(left))
     new = ClusterState(layout, state.cap_mw, idle, free)
-    new.open, new.held = state.open, state.held
+    new.open = state.open
+    new.held = state.held
     return new
 
 
-def _nodes_of(heads: Iterable[Head]) -> int:
-    """Return the nodes of reservations (a set)."""
-    nodes = 0
+def _nodes_of(heads: Iterable[Head]) -> NodeSet:
+    """Return the nodes of these reservations."""
+    nodes: NodeSet = 0
     for head in heads:
         nodes |= head.nodes
     return nodes

@@ -1,4 +1,4 @@
-"""Plan of batch jobs and of jobs without GPUs, in progress: units on nodes, and reasons."""
+"""Plan in progress of batch jobs and of jobs without GPUs: units on nodes, and reasons."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from policies.contract.plan import (
 )
 from policies.contract.snapshot import Snapshot
 from policies.placement.cluster_state import ClusterState, Shortage, ShortageCode, why_not
-from policies.placement.layout import EVERY, Allocation, Layout, Request
+from policies.placement.layout import EVERY, Allocation, Layout, NodeSet, Request
 from policies.placement.plan_builder import NO_STARTS, Placed, PlanBuilder
 from policies.placement.timeline import vacant
 from policies.placement.waiting.reasons import (
@@ -33,11 +33,11 @@ from policies.placement.waiting.reasons import (
     why_impossible,
 )
 
-LEAST_LEFT_S = 1.0
-"""Least time that a running job is taken to need still: it may outlive what was expected."""
+LEAST_REMAINING_S = 1.0
+"""Least remaining time of a running job in seconds: it may outlive its predicted run time."""
 
-LEAST_LEFT = 0.001
-"""The same as a part of the time that it has run, where a plan is to be free of time scales."""
+LEAST_REMAINING_FRACTION = 0.001
+"""The same as a fraction of the time that the job has run, for policies without a time scale."""
 
 
 def in_batch_queue(snapshot: Snapshot) -> frozenset[int]:
@@ -48,10 +48,13 @@ def in_batch_queue(snapshot: Snapshot) -> frozenset[int]:
 
 
 class Choice(NamedTuple):
-    """One way to start a job: its units, its nodes (a set), and its run time (s; inf: unknown)."""
+    """One way to start a job: its units, the nodes to choose from, and its run time.
+
+    `run_s`: in seconds, inf if unknown.
+    """
 
     request: Request
-    nodes: int
+    nodes: NodeSet
     run_s: float
 
 
@@ -64,11 +67,12 @@ class Started(NamedTuple):
 
 
 class BatchPlan:
-    """Plan of some jobs, by rows of its `view`, beside the placements of all others.
+    """Plan of some jobs, beside the placements of all others.
 
-    Running jobs of it stay, and hold what they have until they are expected to end (`left_s`, by
-    row: time that they still need). `fit`: order of nodes, see `policies.batch.fit`. `scale_free`:
-    a job that has outlived its run time is taken to need a part of it still, not a second.
+    Rows are those of `view`, the residual snapshot of these jobs. Its running jobs stay, and hold
+    what they have until their expected end; `left_s` is the remaining time of each by row. `rows`:
+    jobs that stay or start. `fit`: order of nodes, see `policies.batch.fit`. `scale_free`: the
+    remaining time of a job that outlives its prediction is a fraction of its run, not a second.
     """
 
     def __init__(
@@ -80,31 +84,43 @@ class BatchPlan:
         *,
         scale_free: bool = False,
     ) -> None:
+        """`rows`: jobs of this plan by their rows of `snapshot`; `others`: what the rest holds."""
+        # 1. The view: the snapshot without the other jobs, beside their placements.
         others = tuple(others)
-        self.snapshot, self.ids = snapshot, snapshot.jobs.columns.ids
-        whole = not others and len(rows) == len(snapshot.jobs)
+        self.snapshot = snapshot
+        self.ids = snapshot.jobs.columns.ids
         self.view = snapshot
-        if not whole:
+        if others or len(rows) < len(snapshot.jobs):
             left_out = frozenset(range(len(snapshot.jobs))).difference(rows)
             self.view = snapshot.without(left_out, held=others)
+        self.columns = self.view.jobs.columns
+
+        # 2. Its free capacity.
         self.plan = PlanBuilder(self.view, never_touch=True, billed_nodes=snapshot.nodes)
-        self.state, self.columns = self.plan.state, self.view.jobs.columns
+        self.state = self.plan.state
         self.fit = order_of(fit, self.state.layout)
-        self.of_others = self._nodes_of(others)
-        self.left_s = {stay.row: self.plan.remaining_s(stay) for stay in self.plan.pinned}
-        now_s, exclusive = self.view.now_s, self.columns.others["exclusive"]
-        for stay in self.plan.pinned:
-            row = stay.row
-            least_s = LEAST_LEFT * (now_s - stay.run.since_s) if scale_free else LEAST_LEFT_S
+        self.nodes_of_others = self._node_set(others)
+
+        # 3. Running jobs hold what they have until they are expected to end.
+        self.left_s: dict[int, float] = {}
+        now_s = self.view.now_s
+        for current in self.plan.pinned:
+            row = current.row
+            self.left_s[row] = self.plan.remaining_s(current)
+            least_s = LEAST_REMAINING_S
+            if scale_free:
+                least_s = LEAST_REMAINING_FRACTION * (now_s - current.run.since_s)
             end_s = now_s + max(least_s, self.left_s[row])
-            self.state.hold(row, stay.allocation, end_s, alone=exclusive[row])
-        self.started: list[Started] = []
+            self.state.hold(row, current.allocation, end_s, alone=self.is_alone(row))
         self.rows = set(self.left_s)
+        self.started: list[Started] = []
 
     def copy(self) -> BatchPlan:
         """Return a copy, to try things."""
         new = copy(self)
-        new.state, new.started, new.rows = self.state.copy(), self.started.copy(), set(self.rows)
+        new.state = self.state.copy()
+        new.started = self.started.copy()
+        new.rows = set(self.rows)
         return new
 
     @property
@@ -115,11 +131,13 @@ class BatchPlan:
     @property
     def placements(self) -> list[Placement]:
         """Placements of the jobs that stay and of those that start."""
-        return [*self._staying, *[self._placement(started) for started in self.started]]
+        starting = [self.plan.placement(Placed(*started)) for started in self.started]
+        return [*self._staying, *starting]
 
     @cached_property
     def _staying(self) -> list[Placement]:
-        return [self.plan.staying(stay, self.left_s[stay.row]) for stay in self.plan.pinned]
+        pinned = self.plan.pinned
+        return [self.plan.staying(current, self.left_s[current.row]) for current in pinned]
 
     @cached_property
     def queued(self) -> frozenset[int]:
@@ -127,8 +145,8 @@ class BatchPlan:
         return in_batch_queue(self.view)
 
     def run_s(self, row: int) -> float:
-        """Run time of a batch job as the policy is told; inf if unknown."""
-        return self.columns.told_run_s[row]
+        """Return the predicted run time of a batch job in seconds; inf if unknown."""
+        return self.columns.predicted_run_s[row]
 
     def request(self, row: int) -> Request:
         """Return the request of a batch job, or of one without GPUs."""
@@ -146,34 +164,52 @@ class BatchPlan:
         return [Choice(option.request, option.nodes, run_s) for option, run_s in ranked]
 
     def find(
-        self, row: int, choice: Choice, state: ClusterState | None = None, only: int = EVERY
+        self,
+        row: int,
+        choice: Choice,
+        state: ClusterState | None = None,
+        within: NodeSet = EVERY,
     ) -> Allocation | None:
-        """Return what a job would take, now or in another state, on some of its nodes only."""
+        """Return what a job would take now, or in another `state`; None if it does not fit.
+
+        `within`: nodes to look at.
+        """
         state = self.state if state is None else state
-        nodes = choice.nodes & only
+        nodes = choice.nodes & within
         if self.is_alone(row):
-            nodes &= vacant(state) & ~self.of_others
+            nodes &= vacant(state) & ~self.nodes_of_others
         return state.find(choice.request, nodes, self.fit)
 
-    def take(self, row: int, found: Allocation, run_s: float) -> None:
+    def take(self, row: int, allocation: Allocation, run_s: float) -> None:
         """Start a job on these units; it holds them for `run_s`, a launch included."""
-        self.state.take(found, row, self.view.now_s + run_s, alone=self.is_alone(row))
-        self.started.append(Started(row, found, run_s))
+        end_s = self.view.now_s + run_s
+        self.state.take(allocation, row, end_s, alone=self.is_alone(row))
+        self.started.append(Started(row, allocation, run_s))
         self.rows.add(row)
 
     def queue(self, rows: Sequence[int]) -> Queue:
         """Return these waiting jobs by column, for `policies.batch.orders`."""
-        numbers, counts = self.columns.numbers, self.columns.counts
-        at = np.array(rows, dtype=np.int64)
-        run_s = np.array([self._told_s(row) for row in rows], dtype=np.float64)
-        arrival_s, units = numbers["arrival_s"][at], counts["units"][at].astype(np.float64)
+        numbers = self.columns.numbers
+        counts = self.columns.counts
+        index = np.array(rows, dtype=np.int64)
+        run_s = np.array([self._first_run_s(row) for row in rows], dtype=np.float64)
+        arrival_s = numbers["arrival_s"][index]
+        units = counts["units"][index].astype(np.float64)
         return Queue(
             waited_s=np.maximum(0.0, self.view.now_s - arrival_s),
             run_s=np.maximum(1.0, run_s),
-            cores=units * np.maximum(1.0, numbers["cores"][at]),
+            cores=units * np.maximum(1.0, numbers["cores"][index]),
             arrival_s=arrival_s,
-            priority=counts["priority"][at],
+            priority=counts["priority"][index],
         )
+
+    def _first_run_s(self, row: int) -> float:
+        """Return a job's predicted run time: of a training job on its preferred option, or inf."""
+        if row in self.queued:
+            return self.run_s(row)
+        for _, run_s in self.plan.options.ranked(row):
+            return run_s
+        return inf
 
     def sorted_by(self, order: str, rows: Sequence[int]) -> list[int]:
         """Return these waiting jobs by priority, then a given order."""
@@ -181,89 +217,109 @@ class BatchPlan:
 
     def eligible(self) -> list[int]:
         """Return the waiting jobs that may start."""
-        fixed = self.rows | self.plan.not_eligible.keys()
-        return [row for row in range(len(self.columns.ids)) if row not in fixed]
+        excluded = self.rows | self.plan.not_eligible.keys()
+        return [row for row in range(len(self.columns.ids)) if row not in excluded]
+
+    # ---- reasons of waiting jobs
 
     def waiting(
         self, placements: Collection[Placement], expected: Mapping[int, Expected] = NO_STARTS
     ) -> Iterator[Waiting]:
-        """Yield the reasons of the jobs without a placement; `placements`: of all jobs."""
+        """Yield the reasons of the jobs without a placement, training jobs first.
+
+        `placements`: of all jobs; `expected`: by row, starts that the policy has scheduled.
+        """
         ids = self.columns.ids
-        rows = [row for row in range(len(ids)) if row not in self.rows]
-        for row, why in [
-            *self._of_training(rows, placements),
-            *self._of_batch(rows, placements, expected),
-        ]:
-            yield why.of(ids[row], expected.get(row))
+        training: list[int] = []
+        queued: list[int] = []
+        for row in range(len(ids)):
+            if row in self.rows:
+                continue
+            if row in self.queued:
+                queued.append(row)
+            else:
+                training.append(row)
+        for row, reason in self._reasons_of_training(training, placements):
+            yield reason.of(ids[row], expected.get(row))
+        for row, reason in self._reasons_of_queued(queued, placements, expected):
+            yield reason.of(ids[row], expected.get(row))
 
-    def _of_training(
+    def _reasons_of_training(
         self, rows: Sequence[int], placements: Collection[Placement]
-    ) -> Iterable[tuple[int, Waiting]]:
-        fixed = self.plan.not_eligible
-        asked = [row for row in rows if row not in self.queued and row not in fixed]
-        reasons = Reasons(self.snapshot, self.state, self.plan.options, tuple(placements))
-        others = [(row, fixed[row]) for row in rows if row not in self.queued and row in fixed]
-        return [*others, *(zip(asked, reasons.of(asked), strict=True) if asked else ())]
+    ) -> Iterator[tuple[int, Waiting]]:
+        """Yield (row, reason) of training jobs: those that are not eligible first."""
+        not_eligible = self.plan.not_eligible
+        eligible = []
+        for row in rows:
+            if row in not_eligible:
+                yield row, not_eligible[row]
+            else:
+                eligible.append(row)
+        if eligible:
+            reasons = Reasons(self.snapshot, self.state, self.plan.options, tuple(placements))
+            yield from zip(eligible, reasons.of(eligible), strict=True)
 
-    def _of_batch(
+    def _reasons_of_queued(
         self,
         rows: Sequence[int],
         placements: Collection[Placement],
         expected: Mapping[int, Expected],
-    ) -> Iterable[tuple[int, Waiting]]:
+    ) -> Iterator[tuple[int, Waiting]]:
+        """Yield (row, reason) of batch jobs and jobs without GPUs; equal jobs have one reason."""
         holders = Holders(self.snapshot, self.state, tuple(placements))
-        known = dict[tuple[Request, bool], Waiting]()
-        for row in [row for row in rows if row in self.queued]:
+        reason_by_request: dict[tuple[Request, bool], Waiting] = {}
+        for row in rows:
+            # 1. Jobs that must wait whatever the capacity.
             if row in self.plan.not_eligible:
                 yield row, self.plan.not_eligible[row]
                 continue
+
+            # 2. Jobs with a scheduled start wait for those that hold its nodes.
             if row in expected and expected[row].nodes:
-                nodes = sum(1 << self.state.layout.index[node] for node in expected[row].nodes)
+                nodes: NodeSet = 0
+                for node in expected[row].nodes:
+                    nodes |= 1 << self.state.layout.index[node]
                 yield row, held_by(holders, WaitCode.NO_CAPACITY, nodes)
                 continue
+
+            # 3. The others wait for what they lack now.
             key = self.request(row), self.is_alone(row)
-            if key not in known:
-                known[key] = self._why(row, holders)
-            yield row, known[key]
+            if key not in reason_by_request:
+                reason_by_request[key] = self._reason_of_shortage(row, holders)
+            yield row, reason_by_request[key]
 
-    def _nodes_of(self, placements: Iterable[Placement]) -> int:
-        index = self.state.layout.index
-        nodes = {seat.node for placed in placements for seat in placed.ranks}
-        return sum(1 << index[node] for node in nodes if node in index)
-
-    def _placement(self, started: Started) -> Placement:
-        return self.plan.placement(Placed(*started))
-
-    def _told_s(self, row: int) -> float:
-        """Return the run time that is told: of a training job on its first option."""
-        if row in self.queued:
-            return self.run_s(row)
-        return next((run_s for _, run_s in self.plan.options.ranked(row)), inf)
-
-    def _why(self, row: int, holders: Holders) -> Waiting:
+    def _reason_of_shortage(self, row: int, holders: Holders) -> Waiting:
+        """Return why a job of the queue does not fit now: no node, too little power, or holders."""
         request = self.request(row)
-        if least_shortage(self._empty, [(request, EVERY)]) == Shortage(ShortageCode.CAPACITY):
-            return self._impossible(row, request)
+        empty = self._empty
+        if least_shortage(empty, [(request, EVERY)]) == Shortage(ShortageCode.CAPACITY):
+            return self._reason_when_impossible(row, request)
+
         if self.state.cap_mw < inf:
-            own = vacant(self.state) & ~self.of_others if self.is_alone(row) else EVERY
-            shortage = why_not(self.state, request, own)
+            nodes = EVERY
+            if self.is_alone(row):
+                nodes = vacant(self.state) & ~self.nodes_of_others
+            shortage = why_not(self.state, request, nodes)
             if shortage is not None and shortage.code is ShortageCode.POWER_CAP:
                 return for_power(self.snapshot, shortage)
-        classes, nodes = self._empty.layout.admitting(request)
-        suitable = sum(self._empty.layout.members[c] for c in classes) & nodes & self._empty.open
-        return held_by(holders, WaitCode.NO_CAPACITY, suitable)
 
-    @cached_property
-    def _empty(self) -> ClusterState:
-        """Return the state of the cluster without any job and cap."""
-        layout = self.state.layout
-        if self.view is not self.snapshot or layout.levels:
-            layout = Layout(self.snapshot.nodes, layout.resources, shares=False)
-        empty = ClusterState(layout)
-        for n, node in enumerate(self.snapshot.nodes):
-            if not node.takes_training:
-                empty.close(n)
-        return empty
+        classes, allowed = empty.layout.admitting(request)
+        suitable: NodeSet = 0
+        for node_class in classes:
+            suitable |= empty.layout.members[node_class]
+        return held_by(holders, WaitCode.NO_CAPACITY, suitable & allowed & empty.open)
+
+    def _reason_when_impossible(self, row: int, request: Request) -> Waiting:
+        """Return why a job fits on no open node, or has too many units for all of them."""
+        units_that_fit = 0
+        for group in self._empty.groups_for(request):
+            units_that_fit += group.units * group.nodes.bit_count()
+        if not units_that_fit:
+            return why_impossible(self.snapshot, self.snapshot.jobs.position[self.columns.ids[row]])
+        # All units fit, yet not together: one fewer is said to fit.
+        units_available = min(units_that_fit, request.units - 1)
+        lack = Lack("units", float(request.units), float(units_available))
+        return Waiting("", WaitCode.NO_NODE_FITS, lacks=(lack,))
 
     def fits_when_empty(self, row: int) -> bool:
         """Return True if a job could start on the cluster without other jobs."""
@@ -271,10 +327,24 @@ class BatchPlan:
             return bool(self.plan.options.of(row))
         return why_not(self._empty, self.request(row)) is None
 
-    def _impossible(self, row: int, request: Request) -> Waiting:
-        """Return why a job fits on no open node, or has too many units for all of them."""
-        fit = sum(g.units * g.nodes.bit_count() for g in self._empty.groups_for(request))
-        if not fit:
-            return why_impossible(self.snapshot, self.snapshot.jobs.position[self.columns.ids[row]])
-        lack = Lack("units", float(request.units), float(min(fit, request.units - 1)))
-        return Waiting("", WaitCode.NO_NODE_FITS, lacks=(lack,))
+    @cached_property
+    def _empty(self) -> ClusterState:
+        """The cluster without any job and without a power cap."""
+        layout = self.state.layout
+        if self.view is not self.snapshot or layout.levels:
+            layout = Layout(self.snapshot.nodes, layout.resources, shares=False)
+        empty = ClusterState(layout)
+        for number, node in enumerate(self.snapshot.nodes):
+            if not node.takes_training:
+                empty.close(number)
+        return empty
+
+    def _node_set(self, placements: Iterable[Placement]) -> NodeSet:
+        """Return the nodes of these placements."""
+        number_of = self.state.layout.index
+        nodes: NodeSet = 0
+        for placement in placements:
+            for seat in placement.ranks:
+                if seat.node in number_of:
+                    nodes |= 1 << number_of[seat.node]
+        return nodes

@@ -80,11 +80,11 @@ class JobColumns:
         return _Listed(self)
 
     @cached_property
-    def told_run_s(self) -> list[float]:
-        """Run time of each batch job as policies are told, its walltime at most; inf if unknown."""
+    def predicted_run_s(self) -> list[float]:
+        """Predicted run time of each batch job in s, at most its walltime; inf if unknown."""
         numbers = self.numbers
-        told: list[float] = np.minimum(numbers["expected_run_s"], numbers["walltime_s"]).tolist()
-        return told
+        run_s: list[float] = np.minimum(numbers["expected_run_s"], numbers["walltime_s"]).tolist()
+        return run_s
 
     def row(self, i: int) -> JobView:
         values: dict[str, Any] = {n: float(c[i]) for n, c in self.numbers.items()}

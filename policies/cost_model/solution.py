@@ -24,11 +24,13 @@ class Solution:
 
     @classmethod
     def empty(cls, problem: Problem) -> Solution:
+        """Return the solution in which every job is postponed."""
         jobs = len(problem.rows)
         return cls(np.full(jobs, NONE, dtype=np.int64), np.full(jobs, NONE, dtype=np.int64))
 
     @property
     def placed(self) -> Ints:
+        """int64[placed]: the jobs that are not postponed."""
         return np.flatnonzero(self.node != NONE)
 
     def moved(self, problem: Problem) -> Bools:
@@ -38,11 +40,12 @@ class Solution:
 
     def run_times_s(self, problem: Problem) -> Floats:
         """float64[placed]: run time of each placed job, with a launch unless it stays."""
-        jobs, config = self.placed, self.config[self.placed]
-        elsewhere = (config == problem.current_config[jobs]) & (
-            self.node[jobs] != problem.current_node[jobs]
-        )
-        moves_s = np.where(elsewhere, problem.move_s[jobs], 0.0)
+        jobs = self.placed
+        config = self.config[jobs]
+        # The time of a job's current configuration is that of its current node: elsewhere it moves.
+        is_current_config = config == problem.current_config[jobs]
+        is_elsewhere = self.node[jobs] != problem.current_node[jobs]
+        moves_s = np.where(is_current_config & is_elsewhere, problem.move_s[jobs], 0.0)
         times: Floats = problem.times_s[jobs, config] + moves_s
         return times
 
@@ -59,22 +62,34 @@ def to_plan(
 
     `expected`: by row of the snapshot, starts of jobs that the solution leaves waiting.
     """
-    plan, jobs = problem.plan.copy(), solution.placed
+    plan = problem.plan.copy()
+    jobs = solution.placed
     stays = ~solution.moved(problem)[jobs]
     run_s = problem.run_s[jobs, solution.config[jobs]]
     run_s = run_s + np.where(stays, 0.0, problem.launch_s[jobs])
-    for at in np.argsort(~stays, kind="stable").tolist():  # so that their devices are still free
-        job = int(jobs[at])
+    # Jobs that stay come first, while their devices are free.
+    for position in np.argsort(~stays, kind="stable").tolist():
+        job = int(jobs[position])
         allocation = _allocation(plan, problem, solution, job)
-        plan.place(int(problem.rows[job]), allocation, float(run_s[at]))
+        plan.place(int(problem.rows[job]), allocation, float(run_s[position]))
     return plan.build(policy, value, message, expected=expected)
 
 
 def _allocation(plan: PlanBuilder, problem: Problem, solution: Solution, job: int) -> Allocation:
-    n, row = int(problem.numbers[solution.node[job]]), int(problem.rows[job])
-    gpus, layout = int(problem.config_gpus[solution.config[job]]), plan.state.layout
-    request, node = plan.options.requests.on_one_node(row, gpus), layout.nodes[n].id
-    runs = problem.snapshot.jobs.columns.others["running"][row]
-    now = {device for r in runs for s in r.ranks if s.node == node for device in s.devices}
-    wanted = layout.bits(n, now) if now else 0
-    return Allocation(request, (Part(n, 1, plan.state.devices(request, n, 1, wanted)),))
+    """Return a job's GPUs on its node: those that it has there now first."""
+    # 1. What it needs, and where.
+    row = int(problem.rows[job])
+    number = int(problem.numbers[solution.node[job]])
+    gpus = int(problem.config_gpus[solution.config[job]])
+    request = plan.options.requests.on_one_node(row, gpus)
+
+    # 2. The devices of that node on which it runs.
+    layout = plan.state.layout
+    current: set[str] = set()
+    for run in problem.snapshot.jobs.columns.others["running"][row]:
+        for seat in run.ranks:
+            if seat.node == layout.nodes[number].id:
+                current.update(seat.devices)
+    preferred = layout.bits(number, current)
+    devices = plan.state.devices(request, number, 1, preferred)
+    return Allocation(request, (Part(number, 1, devices),))

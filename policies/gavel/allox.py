@@ -12,9 +12,10 @@ from policies.contract.policy import parameter
 from policies.contract.snapshot import Bools, Floats, Ints, Snapshot
 from policies.gavel.allox_gangs import Draft, Gangs
 from policies.gavel.solvers.matching import Machines, Matching, match
-from policies.placement.layout import members
+from policies.placement.layout import NodeSet, lowest, members
 
 NOWHERE = -1
+"""Group of a job that does not run on one GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,100 +71,137 @@ class AlloX:
         return draft.build("allox", total_s)
 
     def _considered(self, singles: _Singles) -> Ints:
+        """int64: the jobs to match, by arrival: all running and the oldest waiting ones."""
         order = np.argsort(singles.arrival_s, kind="stable")
-        waits = singles.home[order] == NOWHERE
-        part = int(self.alpha * np.count_nonzero(waits))
+        is_waiting = singles.home[order] == NOWHERE
+        part = int(self.alpha * np.count_nonzero(is_waiting))
         most = min(max(sum(singles.open), part, 1), self.most)
-        considered: Ints = order[~waits | (np.cumsum(waits) <= most)]
+        considered: Ints = order[~is_waiting | (np.cumsum(is_waiting) <= most)]
         return considered
 
 
 class _Singles:
     """Jobs of one GPU by number, and groups of nodes on which each is equally fast.
 
-    `rows` int64[J]; `groups`: sets of nodes; `open`: free GPUs of each. `home` int64[J]: the group
-    where a job runs on one GPU; `times_s` float64[J, G]: with a launch elsewhere.
+    `rows` int64[J]: of the snapshot. `groups`: sets of nodes; `open`: free GPUs of each. `home`
+    int64[J]: the group where a job runs on one GPU, or NOWHERE. `times_s` float64[J, G]: seconds
+    that each job needs on each group, with a launch unless it is its home; inf if never.
     """
 
     def __init__(self, draft: Draft, gangs: Gangs) -> None:
-        self.draft, self.gangs, jobs = draft, gangs, draft.jobs
+        self.draft = draft
+        self.gangs = gangs
+        jobs = draft.jobs
         self.rows: Ints = np.array(gangs.singles, dtype=np.int64)
         self.arrival_s: Floats = np.array([jobs.arrival_s[row] for row in gangs.singles])
         self.groups = self._groups()
-        idle = draft.state.idle
-        self.open = [sum(idle[n].bit_count() for n in members(of)) for of in self.groups]
+        self.open: list[int] = []
+        for nodes in self.groups:
+            self.open.append(sum(draft.state.idle[node].bit_count() for node in members(nodes)))
         self.home: Ints = np.array([self._home(row) for row in gangs.singles], dtype=np.int64)
         self.restart_s: Floats = np.array([jobs.launch_s(row) for row in gangs.singles])
         steps = np.array([jobs.steps[row] for row in gangs.singles])[:, None]
         rates = self._rates()
         run_s = np.divide(steps, rates, out=np.full(rates.shape, inf), where=rates > 0.0)
-        here = self.home[:, None] == np.arange(len(self.groups))
-        self.times_s: Floats = run_s + np.where(here, 0.0, self.restart_s[:, None])
+        is_home = self.home[:, None] == np.arange(len(self.groups))
+        self.times_s: Floats = run_s + np.where(is_home, 0.0, self.restart_s[:, None])
 
     def place(self, considered: Ints) -> float:
         """Match these jobs and place those that start; return the sum of completion times."""
+        # 1. Match those that can run on some machine, a GPU that is free or comes free later.
         group, machines = self._machines()
         times_s = self.times_s[considered][:, group]
         possible = np.isfinite(times_s).any(axis=1)
         total_s = 0.0
         if possible.any():
-            matching, jobs = match(times_s[possible], machines), considered[possible]
-            groups = range(len(self.groups))
-            queues = [_Queue(self, g, jobs, matching, group, machines) for g in groups]
-            total_s = matching.total_s + sum(queue.keep_running() for queue in queues)
+            matching = match(times_s[possible], machines)
+            jobs = considered[possible]
+            total_s = matching.total_s
+
+            # 2. Each group has a queue, in which running jobs stay if a restart costs more.
+            queues = []
+            for number in range(len(self.groups)):
+                queue = _Queue(self, number, jobs, matching, group, machines)
+                queues.append(queue)
+            total_s += sum(queue.keep_running() for queue in queues)
             self._start(queues)
+
+        # 3. Jobs that are done before the waiting gang starts.
         self._fill_before_gang()
         return total_s
 
     def at_home(self, jobs: Ints, group: int) -> Bools:
         """bool: True for jobs that run on one GPU of that group now."""
-        found: Bools = self.home[jobs] == group
-        return found
+        is_home: Bools = self.home[jobs] == group
+        return is_home
 
     def is_placed(self, job: int) -> bool:
         """Return True if a job has a GPU in the plan."""
         return int(self.rows[job]) in self.draft.placed
 
-    def take(self, job: int, nodes: int) -> bool:
+    def take(self, job: int, nodes: NodeSet) -> bool:
         """Place a job on one of these nodes; return if there was one."""
         return self.draft.place(int(self.rows[job]), 1, nodes)
 
-    def _groups(self) -> list[int]:
-        options, state = self.draft.plan.options, self.draft.state
-        alike = {options.keys[row]: row for row in self.gangs.singles}.values()
-        on_one = {o.nodes for row in alike for o in options.of(row) if o.gpus == 1}
-        there = sum(1 << n for n in range(len(state.free))) & state.open & ~self.gangs.closed
-        groups = [there] if there else []
-        for nodes in sorted(on_one):
-            parts = [part for of in groups for part in (of & nodes, of & ~nodes)]
+    def _groups(self) -> list[NodeSet]:
+        """Return the open nodes, split so that no job is faster on some of a group than on others.
+
+        The options of each job are such sets of nodes.
+        """
+        options = self.draft.plan.options
+        row_by_key = {options.keys[row]: row for row in self.gangs.singles}
+        option_nodes: set[NodeSet] = set()
+        for row in row_by_key.values():
+            option_nodes.update(option.nodes for option in options.of(row) if option.gpus == 1)
+
+        state = self.draft.state
+        every_node = (1 << len(state.free)) - 1
+        usable = every_node & state.open & ~self.gangs.closed
+        groups = [usable] if usable else []
+        for nodes in sorted(option_nodes):
+            parts: list[NodeSet] = []
+            for group in groups:
+                parts += [group & nodes, group & ~nodes]
             groups = [part for part in parts if part]
         return groups
 
     def _home(self, row: int) -> int:
+        """Return the group where a job runs on one GPU; NOWHERE if it does not."""
         seat = self.draft.seats.get(row)
         if seat is None or seat.gpus != 1:
             return NOWHERE
-        return next((g for g, of in enumerate(self.groups) if of >> seat.node & 1), NOWHERE)
+        for group, nodes in enumerate(self.groups):
+            if nodes >> seat.node & 1:
+                return group
+        return NOWHERE
 
     def _rates(self) -> Floats:
         """float64[J, G]: steps/s on one GPU of each group; 0 where a job cannot run."""
-        keys, known = self.draft.plan.options.keys, dict[object, list[float]]()
-        first = [next(members(of)) for of in self.groups]
+        keys = self.draft.plan.options.keys
+        nodes = [lowest(group) for group in self.groups]
+        rates_by_key: dict[object, list[float]] = {}
         for row in self.gangs.singles:
-            if keys[row] not in known:
-                known[keys[row]] = [self.draft.jobs.rate(row, 1, node) for node in first]
-        found = [known[keys[row]] for row in self.gangs.singles]
-        return np.array(found, dtype=np.float64).reshape(len(found), len(first))
+            if keys[row] not in rates_by_key:
+                rates_by_key[keys[row]] = [self.draft.jobs.rate(row, 1, node) for node in nodes]
+        rates = [rates_by_key[keys[row]] for row in self.gangs.singles]
+        return np.array(rates, dtype=np.float64).reshape(len(rates), len(nodes))
 
     def _machines(self) -> tuple[Ints, Machines]:
-        """(int64[M] groups of nodes, GPUs of each): free ones, and those that come free later."""
-        found = [(g, 0.0) for g, gpus in enumerate(self.open) for _ in range(gpus)]
-        for g, nodes in enumerate(self.groups):
-            ends = (end_s for n in members(nodes) for end_s in self.gangs.ends_s[n])
-            found += [(g, end_s) for end_s in ends if isfinite(end_s)]
-        table = np.array(found).reshape(-1, 2)
-        of, gpus = np.unique(table, axis=0, return_counts=True)
-        return of[:, 0].astype(np.int64), Machines(gpus.astype(np.int64), of[:, 1])
+        """Return the machines of the matching: GPUs of a group that are there at the same time.
+
+        (int64[M]: the group of each; their GPUs and times): free ones, and those that come free.
+        """
+        group_and_time: list[tuple[int, float]] = []
+        for group, gpus in enumerate(self.open):
+            group_and_time += [(group, 0.0)] * gpus
+        for group, nodes in enumerate(self.groups):
+            for node in members(nodes):
+                ends_s = [end_s for end_s in self.gangs.ends_s[node] if isfinite(end_s)]
+                group_and_time += [(group, end_s) for end_s in ends_s]
+        table = np.array(group_and_time).reshape(-1, 2)
+        distinct, gpus_of = np.unique(table, axis=0, return_counts=True)
+        groups = distinct[:, 0].astype(np.int64)
+        return groups, Machines(gpus_of.astype(np.int64), distinct[:, 1])
 
     def _start(self, queues: list[_Queue]) -> None:
         """Place those that go on, then the others of each queue while there is room."""
@@ -171,7 +209,7 @@ class _Singles:
             for job in queue.starting[self.at_home(queue.starting, queue.group)].tolist():
                 self.take(job, 1 << self.draft.seats[int(self.rows[job])].node)
         for queue in queues:
-            left = queue.gpus - sum(map(self.is_placed, queue.starting.tolist()))
+            left = queue.gpus - sum(self.is_placed(job) for job in queue.starting.tolist())
             waiting = [job for job in queue.order.tolist() if not self.is_placed(job)]
             for job in waiting:
                 if left > 0 and self.take(job, self.groups[queue.group]):
@@ -180,9 +218,9 @@ class _Singles:
     def _fill_before_gang(self) -> None:
         """Place waiting jobs that end before the gang starts on its node, the shortest first."""
         for node in members(self.gangs.closed):
-            times_s = [(self.draft.time_s(row, 1, node), row) for row in self.gangs.singles]
-            for time_s, row in sorted(times_s, key=lambda of: of[0]):
-                if time_s <= self.gangs.starts_s and row not in self.draft.placed:
+            time_s = {row: self.draft.time_s(row, 1, node) for row in self.gangs.singles}
+            for row in sorted(time_s, key=lambda row: time_s[row]):
+                if time_s[row] <= self.gangs.starts_s and row not in self.draft.placed:
                     self.draft.place(row, 1, 1 << node)
 
 
@@ -190,8 +228,8 @@ class _Queue:
     """Jobs that were matched to the GPUs of one group of nodes.
 
     `order` int64: jobs of the `gpus` free GPUs as they would start, of which the first `gpus` do;
-    `later` int64: jobs of GPUs that come free later. `place` int64[J]: of every matched job.
-    Running jobs of equal places start first.
+    `later` int64: jobs of GPUs that come free later. `place` int64[J]: of every matched job, its
+    place from the end of its GPU's queue. Running jobs of equal places start first.
     """
 
     def __init__(
@@ -203,21 +241,29 @@ class _Queue:
         machine_group: Ints,
         machines: Machines,
     ) -> None:
-        self.singles, self.group, self.gpus = singles, group, singles.open[group]
-        mine = machine_group[matching.machine] == group
-        now = mine & (machines.ready_s[matching.machine] == 0.0)
-        free, self.later = jobs[now], jobs[mine & ~now]
+        self.singles = singles
+        self.group = group
+        self.gpus = singles.open[group]
+
+        # 1. The jobs of this group: of free GPUs, and of those that come free later.
+        is_here = machine_group[matching.machine] == group
+        is_free = machines.ready_s[matching.machine] == 0.0
+        on_free = jobs[is_here & is_free]
+        self.later = jobs[is_here & ~is_free]
+
+        # 2. The last in a GPU's queue starts first: by falling place, running ones first.
         self.place: Ints = np.zeros(len(singles.rows), dtype=np.int64)
         self.place[jobs] = matching.place
         self.times_s: Floats = singles.times_s[:, group]
-        moves = ~singles.at_home(free, group)
-        keys = (singles.arrival_s[free], self.times_s[free], moves, -self.place[free])
-        self.order: Ints = free[np.lexsort(keys)]
+        moves = ~singles.at_home(on_free, group)
+        keys = (singles.arrival_s[on_free], self.times_s[on_free], moves, -self.place[on_free])
+        self.order: Ints = on_free[np.lexsort(keys)]
 
     @property
     def starting(self) -> Ints:
-        found: Ints = self.order[: self.gpus]
-        return found
+        """int64: the jobs that start now."""
+        starting: Ints = self.order[: self.gpus]
+        return starting
 
     def keep_running(self) -> float:
         """Keep jobs whose restart costs more than the order gains; return the added time.
@@ -237,7 +283,7 @@ class _Queue:
         return added
 
     def _cheapest_exchange(self, job: int) -> tuple[float, int]:
-        """(seconds more in total, the newcomer) of the cheapest exchange; inf without one."""
+        """Return (seconds more in total, newcomer) of the cheapest exchange; inf without one."""
         newcomers = self.starting[~self.singles.at_home(self.starting, self.group)]
         if not len(newcomers):
             return inf, NOWHERE
@@ -247,7 +293,10 @@ class _Queue:
         return float(costs_s[best]), int(newcomers[best])
 
     def _exchange(self, job: int, other: int) -> None:
+        """Let two jobs have each other's place."""
         self.place[job], self.place[other] = self.place[other], self.place[job]
         for jobs in (self.order, self.later):
-            one, two = jobs == job, jobs == other
-            jobs[one], jobs[two] = other, job
+            is_job = jobs == job
+            is_other = jobs == other
+            jobs[is_job] = other
+            jobs[is_other] = job

@@ -19,6 +19,7 @@ LENIENT = 0.95
 """Fraction of a round after which a slice is over: live rounds are not exact."""
 
 Names = tuple[str, str]
+"""Ids of the jobs of a pair."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,37 +54,48 @@ class Gandiva:
 
         Its memory: pairs, those that were tried, lags, and when the slice began.
         """
-        plan, past = PlanBuilder(snapshot, never_touch=False, shares=True), _Past.of(snapshot)
+        # 1. Gangs over nodes, and jobs that share a device and must not move, are out of it.
+        plan = PlanBuilder(snapshot, never_touch=False, shares=True)
         place_gangs_over_nodes(plan)
         outside = keep_outside(plan)
-        kept = {snapshot.jobs.position[placement.job] for placement in outside}
-        units, rng = Units(plan), np.random.default_rng(snapshot.seed % 2**64)
-        jobs = [row for row in units.jobs.least if row not in kept]
+        rows_outside = {snapshot.jobs.position[placement.job] for placement in outside}
+
+        # 2. Pairs. At the end of a slice they are made and separated anew.
+        past = _Past.of(snapshot)
+        units = Units(plan)
+        rng = np.random.default_rng(snapshot.seed % 2**64)
+        jobs = [row for row in units.jobs.least if row not in rows_outside]
         pairs = _Pairs(units, jobs, past, may_pair=self.packing)
         is_end = snapshot.now_s - past.began_s >= LENIENT * snapshot.round_s
         if is_end:
-            pairs.part()
+            pairs.separate_slower()
             pairs.adapt(rng)
+
+        # 3. GPUs: all anew at the end of a slice, else only the idle ones.
         shares = EqualShares(units.jobs, pairs.units(is_end=is_end))
-        lag_s, slices = shares.lag_s(past.lag_s, past.seen_s), Slices(units, shares)
+        lag_s = shares.lag_s(past.lag_s, past.seen_s)
         order = shares.order(lag_s)
+        slices = Slices(units, shares)
         if is_end:
             slices.give_out(lag_s, rng, by_type=self.rotate)
         else:
             slices.keep(order)
         slices.fill(order)
         slices.build()
+
+        # 4. The plan, and its memory for the next round.
         began_s = snapshot.now_s if is_end else past.began_s
         memory = {"began_s": began_s, "seen_s": snapshot.now_s, **pairs.memory(), "lag_s": lag_s}
-        made = plan.build("gandiva", named=outside)
-        return replace(made, shares=shares.by_job(), memory={"gandiva": memory})
+        built = plan.build("gandiva", named=outside)
+        return replace(built, shares=shares.by_job(), memory={"gandiva": memory})
 
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    """Memory of the round before: start of its slice, pairs by job ids, and those that failed.
+    """Memory of the round before.
 
-    `began_s`: -inf if there was none; lags count up to `seen_s`.
+    `began_s`: start of its slice, -inf if there was none. `pairs`: that shared then; `tried`: that
+    are never tried again. `lag_s`: lags at `seen_s`.
     """
 
     began_s: float
@@ -95,79 +107,104 @@ class _Past:
     @classmethod
     def of(cls, snapshot: Snapshot) -> _Past:
         """Return the last plan's memory; nothing if that was another policy's."""
-        kept: Mapping[str, Any] = snapshot.memory.get("gandiva", {})
-        pairs, tried = (tuple((a, b) for a, b in kept.get(name, ())) for name in ("pairs", "tried"))
-        began_s = float(kept.get("began_s", -np.inf))
-        seen_s = float(kept.get("seen_s", snapshot.now_s))
-        return cls(began_s, seen_s, pairs, frozenset(tried), kept.get("lag_s", {}))
+        memory: Mapping[str, Any] = snapshot.memory.get("gandiva", {})
+        return cls(
+            began_s=float(memory.get("began_s", -np.inf)),
+            seen_s=float(memory.get("seen_s", snapshot.now_s)),
+            pairs=tuple((one, other) for one, other in memory.get("pairs", ())),
+            tried=frozenset((one, other) for one, other in memory.get("tried", ())),
+            lag_s=memory.get("lag_s", {}),
+        )
 
 
 class _Pairs:
     """Jobs that share: `pairs` that can run somewhere, `tried` ids of those that may not again."""
 
-    def __init__(self, of: Units, jobs: list[int], past: _Past, *, may_pair: bool) -> None:
-        self.of, self.jobs, self.ids = of, jobs, of.columns.ids
-        may_share = set(of.sharers) if may_pair else set()
+    def __init__(self, units: Units, jobs: list[int], past: _Past, *, may_pair: bool) -> None:
+        self.all_units = units
+        self.jobs = jobs
+        self.ids = units.columns.ids
+
+        # 1. Jobs that may share.
+        may_share = set(units.sharers) if may_pair else set()
         self.sharers = [job for job in jobs if job in may_share]
-        row = {self.ids[job]: job for job in self.sharers}
-        known = [(row[a], row[b]) for a, b in past.pairs if a in row and b in row]
-        self.pairs = [pair for pair in known if of.pair(*pair).nodes]
+
+        # 2. The pairs of the round before, as far as they may still share somewhere.
+        row_of = {self.ids[job]: job for job in self.sharers}
+        self.pairs: list[tuple[int, int]] = []
+        for one, other in past.pairs:
+            if one in row_of and other in row_of:
+                pair = row_of[one], row_of[other]
+                if units.pair(*pair).nodes:
+                    self.pairs.append(pair)
+
+        # 3. Pairs are forgotten with their jobs.
         present = set(self.ids)
         self.tried = {pair for pair in past.tried if present.issuperset(pair)}
 
-    def part(self) -> None:
+    def separate_slower(self) -> None:
         """Separate pairs that ran together and are no faster so than by taking turns."""
         for pair in list(self.pairs):
-            seat = self.of.shared_seat(*pair)
-            if seat is not None and self.of.gain(*pair, seat.node) <= 1.0:
+            seat = self.all_units.shared_seat(*pair)
+            if seat is not None and self.all_units.gain(*pair, seat.node) <= 1.0:
                 self.pairs.remove(pair)
                 self.tried.add(self._names(*pair))
 
     def adapt(self, rng: np.random.Generator) -> None:
         """Make pairs while more GPUs are wanted than present, else separate the youngest."""
         wanted = sum(unit.gpus for unit in self.units(is_end=True))
-        missing = wanted - sum(self.of.plan.state.free_gpus().values())
+        missing = wanted - sum(self.all_units.plan.state.free_gpus().values())
         while self.pairs and missing < 0:
             self.pairs.pop()
             missing += 1
         self._draw(missing, rng)
+
+    def _draw(self, missing: int, rng: np.random.Generator) -> None:
+        """Draw pairs until no GPU is missing, at most once for each job without a partner."""
+        paired = {job for pair in self.pairs for job in pair}
+        single = [job for job in self.sharers if job not in paired]
+        for _ in range(len(single)):
+            if missing <= 0 or len(single) < 2:
+                return
+            first, second = sorted(rng.choice(len(single), 2, replace=False).tolist())
+            one = single[first]
+            other = single[second]
+            may_pair = self._names(one, other) not in self.tried
+            if may_pair and self.all_units.pair(one, other).nodes:
+                self.pairs.append((one, other))
+                gpus_alone = self.all_units.single(one).gpus + self.all_units.single(other).gpus
+                missing -= gpus_alone - 1
+                del single[second]
+                del single[first]
 
     def units(self, *, is_end: bool) -> list[Unit]:
         """Return all jobs, in their order, each alone or with the other of its pair.
 
         Before the end of a slice without pairs for which a running job would have to stop.
         """
-        runs = self.of.jobs.runs
-        partner = {
-            a: b
-            for a, b in self.pairs
-            if is_end or self.of.pair(a, b).seat is not None or not (a in runs or b in runs)
-        }
-        firsts = [job for job in self.jobs if job not in set(partner.values())]
-        return [
-            self.of.pair(job, partner[job]) if job in partner else self.of.single(job)
-            for job in firsts
-        ]
+        runs = self.all_units.jobs.runs
+        partner_of: dict[int, int] = {}
+        for one, other in self.pairs:
+            stops_nobody = one not in runs and other not in runs
+            if is_end or stops_nobody or self.all_units.pair(one, other).seat is not None:
+                partner_of[one] = other
+        seconds = set(partner_of.values())
+        units = []
+        for job in self.jobs:
+            if job in seconds:
+                continue
+            if job in partner_of:
+                units.append(self.all_units.pair(job, partner_of[job]))
+            else:
+                units.append(self.all_units.single(job))
+        return units
 
     def memory(self) -> dict[str, Any]:
         """Return the pairs as plain data."""
-        pairs = [[self.ids[a], self.ids[b]] for a, b in self.pairs]
+        pairs = [[self.ids[one], self.ids[other]] for one, other in self.pairs]
         return {"pairs": pairs, "tried": sorted(map(list, self.tried))}
 
-    def _draw(self, missing: int, rng: np.random.Generator) -> None:
-        """Draw as many pairs as there are jobs without a partner, or as GPUs are missing."""
-        paired = {job for pair in self.pairs for job in pair}
-        left = [job for job in self.sharers if job not in paired]
-        for _ in range(len(left)):
-            if missing <= 0 or len(left) < 2:
-                return
-            first, second = sorted(rng.choice(len(left), 2, replace=False).tolist())
-            one, other = left[first], left[second]
-            if self._names(one, other) not in self.tried and self.of.pair(one, other).nodes:
-                self.pairs.append((one, other))
-                missing -= self.of.single(one).gpus + self.of.single(other).gpus - 1
-                del left[second], left[first]
-
     def _names(self, one: int, other: int) -> Names:
+        """Return the ids of two jobs, sorted."""
         first, second = sorted((self.ids[one], self.ids[other]))
         return first, second

@@ -6,7 +6,7 @@ has received.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,17 +16,29 @@ from policies.contract.snapshot import Bools, Floats, RankPlacement
 from policies.gavel.runnable_jobs import RunnableJobs, Seat
 from policies.placement.free_capacity import Group
 from policies.placement.from_snapshot import launches_that_stay, leaves_s, may_stay
-from policies.placement.layout import DEVICES, Allocation, Part, Request, members
+from policies.placement.layout import (
+    DEVICES,
+    Allocation,
+    DeviceSet,
+    NodeSet,
+    Part,
+    Request,
+    members,
+)
 from policies.placement.plan_builder import Placed, PlanBuilder, seats_of
 
-WHOLE, HALF = 1.0, 0.5
+WHOLE = 1.0
+"""Share of a device of a unit of one job."""
+
+HALF = 0.5
+"""Share of a device of each of two jobs."""
 
 Lags = Mapping[str, Mapping[str, float]]
 """By job and GPU type: seconds."""
 
 
 class Unit(NamedTuple):
-    """One or two jobs (rows) that have `gpus` devices together on one of these nodes (a set).
+    """One or two jobs (rows) that have `gpus` devices together on one of these nodes.
 
     `seat`: where they run and may go on without a restart; one of two that share may still be
     missing.
@@ -34,20 +46,34 @@ class Unit(NamedTuple):
 
     jobs: tuple[int, ...]
     gpus: int
-    nodes: int
+    nodes: NodeSet
     request: Request
     seat: Seat | None = None
 
 
 class Units:
-    """Units of a plan's jobs; `holders`: by shared device, the jobs that hold a part of it."""
+    """Units of a plan's jobs.
+
+    `shareable`: by node, the free devices that two jobs may share; `nodes_to_share`: nodes with
+    such devices. `holders`: by shared device, the jobs that hold a part of it.
+    """
 
     def __init__(self, plan: PlanBuilder) -> None:
-        self.plan, self.jobs, self.layout = plan, RunnableJobs(plan), plan.state.layout
-        self.columns, self.speeds = plan.snapshot.jobs.columns, plan.options.speeds
-        levels = zip(plan.state.idle, self.layout.wide, strict=True) if self.layout.levels else ()
-        self.for_two = [idle & of[0] for idle, of in levels] or [0] * len(plan.state.idle)
-        self.wide = sum(1 << n for n, devices in enumerate(self.for_two) if devices)
+        self.plan = plan
+        self.jobs = RunnableJobs(plan)
+        self.layout = plan.state.layout
+        self.columns = plan.snapshot.jobs.columns
+        self.speeds = plan.options.speeds
+
+        self.shareable: list[DeviceSet] = [0] * len(plan.state.idle)
+        self.nodes_to_share: NodeSet = 0
+        if self.layout.levels:
+            for node, idle in enumerate(plan.state.idle):
+                with_two_slots = self.layout.wide[node][0]
+                self.shareable[node] = idle & with_two_slots
+                if self.shareable[node]:
+                    self.nodes_to_share |= 1 << node
+
         self.holders: dict[Seat, list[int]] = defaultdict(list)
         for row, run in self.jobs.runs.items():
             if run.ranks[0].share < WHOLE:
@@ -55,9 +81,11 @@ class Units:
 
     @property
     def sharers(self) -> list[int]:
-        """Return the jobs of one GPU that may share it."""
-        may_share, least = self.columns.others["may_share"], self.jobs.least
-        return [row for row in least if self.wide and least[row] == 1 and may_share[row]]
+        """Jobs of one GPU that may share it; [] if no device can be shared."""
+        if not self.nodes_to_share:
+            return []
+        may_share = self.columns.others["may_share"]
+        return [row for row, gpus in self.jobs.least.items() if gpus == 1 and may_share[row]]
 
     def pair_speeds(self, one: int, other: int, node: int) -> tuple[float, float]:
         """Return the speeds of two jobs on a GPU of a node; 0 of both if unknown."""
@@ -66,38 +94,52 @@ class Units:
 
     def gain(self, one: int, other: int, node: int) -> float:
         """Return the sum of the fractions of their speeds alone that two jobs keep together."""
-        alone = [self.jobs.rate(job, 1, node) for job in (one, other)]
-        both = self.pair_speeds(one, other, node)
-        return sum(b / a for b, a in zip(both, alone, strict=True)) if min(alone) > 0.0 else 0.0
+        one_alone = self.jobs.rate(one, 1, node)
+        other_alone = self.jobs.rate(other, 1, node)
+        if min(one_alone, other_alone) <= 0.0:
+            return 0.0
+        one_beside, other_beside = self.pair_speeds(one, other, node)
+        return one_beside / one_alone + other_beside / other_alone
 
     def single(self, job: int) -> Unit:
         """Return a job on its own; on a part of a device it goes on, without a restart."""
         seat = self.jobs.seats.get(job)
         gpus = self.jobs.least[job] if seat is None else seat.gpus
-        run, request = self.jobs.runs.get(job), self.jobs.request(job, gpus)
+        request = self.jobs.request(job, gpus)
+        run = self.jobs.runs.get(job)
         if run is not None and run.ranks[0].cpu_quota is not None:
             request = self.plan.options.requests.on_one_node(job, gpus, run.ranks)
         return Unit((job,), gpus, self.jobs.nodes(job, gpus), request, seat)
 
     def pair(self, one: int, other: int) -> Unit:
         """Return two jobs on one device: of both, or of one who shares it with nobody else."""
-        nodes = self.jobs.nodes(one, 1) & self.jobs.nodes(other, 1) & self.wide
-        known = (n for n in members(nodes) if min(self.pair_speeds(one, other, n)) > 0.0)
+        # 1. Nodes with a device for two, on whose GPU type both speeds together are known.
+        both_fit = self.jobs.nodes(one, 1) & self.jobs.nodes(other, 1) & self.nodes_to_share
+        nodes: NodeSet = 0
+        for node in members(both_fit):
+            if min(self.pair_speeds(one, other, node)) > 0.0:
+                nodes |= 1 << node
         request = self.plan.options.requests.together((one, other))
-        unit = Unit((one, other), 1, sum(1 << n for n in known), request)
+        unit = Unit((one, other), 1, nodes, request)
+
+        # 2. If possible, the device that one of them shares already.
         for job in unit.jobs:
             seat = self.jobs.seats.get(job)
-            if seat is None or job not in (holders := self.holders.get(seat, ())):
+            if seat is None:
                 continue
-            fits = unit.nodes >> seat.node & 1 and not seat.devices & ~self.for_two[seat.node]
-            if fits and set(holders) <= set(unit.jobs):
+            holders = self.holders.get(seat, ())
+            is_on_nodes = nodes >> seat.node & 1
+            is_shareable = not seat.devices & ~self.shareable[seat.node]
+            if job in holders and is_on_nodes and is_shareable and set(holders) <= set(unit.jobs):
                 return unit._replace(seat=seat)
         return unit
 
     def shared_seat(self, one: int, other: int) -> Seat | None:
-        """Return the device that both hold a part of now."""
+        """Return the device that both hold a part of now; None if there is none."""
         seat = self.jobs.seats.get(one)
-        return seat if seat and {one, other} == set(self.holders.get(seat, ())) else None
+        if seat and {one, other} == set(self.holders.get(seat, ())):
+            return seat
+        return None
 
 
 def keep_outside(plan: PlanBuilder) -> list[Placement]:
@@ -105,108 +147,138 @@ def keep_outside(plan: PlanBuilder) -> list[Placement]:
 
     That is on nodes that take nothing new, or within their least run time.
     """
-    columns, state, requests = plan.snapshot.jobs.columns, plan.state, plan.options.requests
-    has_least = columns.numbers["min_run_s"].any()
-    young = launches_that_stay(plan.snapshot, plan.not_eligible, state) if has_least else ()
-    others, held, found = columns.others, dict[Seat, list[int]](), list[Placement]()
+    columns = plan.snapshot.jobs.columns
+    state = plan.state
     decided = plan.decided
-    for row, runs in enumerate(others["running"]):
+    young: Collection[int] = ()
+    if columns.numbers["min_run_s"].any():
+        young = launches_that_stay(plan.snapshot, plan.not_eligible, state)
+    jobs_on: dict[Seat, list[int]] = {}
+    placements: list[Placement] = []
+    for row, runs in enumerate(columns.others["running"]):
+        # 1. Running jobs that share a device and must not move.
         run = training_run(runs)
         if row in decided or run is None or len(run.ranks) > 1 or run.ranks[0].share == WHOLE:
             continue
-        rank, node = run.ranks[0], plan.snapshot.node_by_id.get(run.ranks[0].node)
+        rank = run.ranks[0]
+        node = plan.snapshot.node_by_id.get(rank.node)
         if node is None or not may_stay(plan.snapshot, row, run):
             continue
         if node.takes_training and row not in young:
             continue
-        n = state.layout.index[rank.node]
-        seat = Seat(n, state.layout.bits(n, rank.devices))
-        before = held.get(seat, [])
-        jobs = [*before, row]
-        part = Part(n, 1, seat.devices)
-        both = [Allocation(requests.together(of, seat.gpus), (part,)) for of in (before, jobs)]
-        if before:
-            state.release(both[0])
-        fits = seat.gpus == len(rank.devices) and state.layout.has_slots(both[1].request, part)
-        if before and not all(others["may_share"][job] for job in jobs):
+
+        # 2. What is needed of the device by those on it already, and together with this one.
+        number = state.layout.index[rank.node]
+        seat = Seat(number, state.layout.bits(number, rank.devices))
+        part = Part(number, 1, seat.devices)
+        others = jobs_on.get(seat, [])
+        jobs = [*others, row]
+        request = plan.options.requests.together(jobs, seat.gpus)
+        of_others = Allocation(plan.options.requests.together(others, seat.gpus), (part,))
+
+        # 3. Take the device for all of them, or leave it as it is.
+        if others:
+            state.release(of_others)
+        fits = seat.gpus == len(rank.devices) and state.layout.has_slots(request, part)
+        if others and not all(columns.others["may_share"][job] for job in jobs):
             fits = False
-        if fits and state.try_take(both[1]):
-            held[seat] = jobs
+        if fits and state.try_take(Allocation(request, (part,))):
+            jobs_on[seat] = jobs
             until_s = leaves_s(plan.snapshot, run)
-            found.append(Placement(columns.ids[row], run.ranks, run.copy, until_s=until_s))
-        elif before:
-            state.take(both[0])
-    return found
+            placements.append(Placement(columns.ids[row], run.ranks, run.copy, until_s=until_s))
+        elif others:
+            state.take(of_others)
+    return placements
 
 
 class EqualShares:
-    """Fraction of time `share` float64[U, T] of each unit on each GPU type.
+    """Fraction of time `share` float64[U, T] of each of U units on each of T GPU types.
 
-    `gpus` float64[T]: to give; `may` bool[U, T]: types on which a unit can run.
+    `gpus` float64[T]: to give; `can_run` bool[U, T]: types on which a unit can run.
     """
 
     def __init__(self, jobs: RunnableJobs, units: Sequence[Unit]) -> None:
-        self.jobs, self.units, state = jobs, units, jobs.plan.state
+        self.jobs = jobs
+        self.units = units
         self.ids = jobs.columns.ids
-        self.nodes_of: dict[str, int] = defaultdict(int)
-        for n, node in enumerate(jobs.layout.nodes):
-            if state.open >> n & 1 and node.devices:
-                self.nodes_of[node.gpu_type] |= 1 << n
+
+        # 1. Types, with their open nodes and free GPUs.
+        state = jobs.plan.state
+        self.nodes_of: dict[str, NodeSet] = defaultdict(int)
+        for number, node in enumerate(jobs.layout.nodes):
+            if state.open >> number & 1 and node.devices:
+                self.nodes_of[node.gpu_type] |= 1 << number
         self.types = tuple(sorted(self.nodes_of))
         free = state.free_gpus()
         self.gpus: Floats = np.array([free[name] for name in self.types], dtype=np.float64)
-        shape = len(units), len(self.types)
-        may = [bool(unit.nodes & self.nodes_of[name]) for unit in units for name in self.types]
-        self.may: Bools = np.array(may, dtype=np.bool_).reshape(shape)
+
+        # 2. Types on which each unit can run.
+        self.can_run: Bools = np.zeros((len(units), len(self.types)), dtype=np.bool_)
+        for u, unit in enumerate(units):
+            self.can_run[u] = [bool(unit.nodes & self.nodes_of[name]) for name in self.types]
+
+        # 3. Equal shares, X = N_t / m / GPUs of the unit, at most all of its time.
         width = np.array([unit.gpus for unit in units], dtype=np.float64)
         share = self.gpus[None, :] / max(len(units), 1) / width[:, None]
         self.share: Floats = share / np.maximum(share.sum(axis=1, keepdims=True, initial=0.0), 1.0)
 
     def lag_s(self, before: Lags, seen_s: float) -> dict[str, dict[str, float]]:
         """Return the lag of each job now: lag at `seen_s` + share since then - time received."""
-        now_s, found = self.jobs.plan.snapshot.now_s, {}
+        now_s = self.jobs.plan.snapshot.now_s
+        lag_by_job: dict[str, dict[str, float]] = {}
         for u, unit in enumerate(self.units):
             due_s = self.share[u] * max(0.0, now_s - seen_s)
             for job in unit.jobs:
-                stood = before.get(self.ids[job], {})
-                lag_s = due_s + [stood.get(t, 0.0) for t in self.types]
-                if (run := self.jobs.runs.get(job)) is not None:
-                    on = self.types.index(self.jobs.gpu_type(self.jobs.seats[job].node))
-                    lag_s[on] -= max(0.0, now_s - max(seen_s, run.since_s))
-                found[self.ids[job]] = dict(zip(self.types, lag_s.tolist(), strict=True))
-        return found
+                lag_before_s = before.get(self.ids[job], {})
+                lag_s = due_s + [lag_before_s.get(name, 0.0) for name in self.types]
+                run = self.jobs.runs.get(job)
+                if run is not None:
+                    current = self.types.index(self.jobs.gpu_type(self.jobs.seats[job].node))
+                    lag_s[current] -= max(0.0, now_s - max(seen_s, run.since_s))
+                lag_by_job[self.ids[job]] = dict(zip(self.types, lag_s.tolist(), strict=True))
+        return lag_by_job
 
     def claims(self, lag_s: Lags, *, by_type: bool) -> Floats:
         """float64[U, T]: lag relative to the share, by type or in all; -inf if it cannot run."""
-        lag, share = self._of_units(lag_s), np.where(self.may, self.share, 0.0)
+        lag = self._lag_of_units(lag_s)
+        share = np.where(self.can_run, self.share, 0.0)
         if not by_type:
-            lag, share = (of.sum(axis=1, keepdims=True) for of in (lag, share))
-        return np.where(self.may, lag / np.where(share > 0.0, share, 1.0), -np.inf)
+            lag = lag.sum(axis=1, keepdims=True)
+            share = share.sum(axis=1, keepdims=True)
+        return np.where(self.can_run, lag / np.where(share > 0.0, share, 1.0), -np.inf)
 
     def order(self, lag_s: Lags) -> list[int]:
         """Return the units by their lag on all types on which they can run, the greatest first."""
-        found: list[int] = np.argsort(-self._of_units(lag_s).sum(axis=1), kind="stable").tolist()
-        return found
+        total_s = self._lag_of_units(lag_s).sum(axis=1)
+        order: list[int] = np.argsort(-total_s, kind="stable").tolist()
+        return order
 
     def by_job(self) -> dict[str, dict[str, float]]:
         """Return each job's share of the time of every GPU type."""
-        rows = [dict(zip(self.types, row, strict=True)) for row in self.share.tolist()]
-        of_units = zip(self.units, rows, strict=True)
-        return {self.ids[job]: row for unit, row in of_units for job in unit.jobs}
+        share_of: dict[str, dict[str, float]] = {}
+        for unit, shares in zip(self.units, self.share.tolist(), strict=True):
+            for job in unit.jobs:
+                share_of[self.ids[job]] = dict(zip(self.types, shares, strict=True))
+        return share_of
 
-    def _of_units(self, lag_s: Lags) -> Floats:
-        """float64[U, T]: the mean of a unit's jobs; 0 where it cannot run."""
-        of = [[list(lag_s[self.ids[job]].values()) for job in unit.jobs] for unit in self.units]
-        mean = np.array([np.mean(rows, axis=0) for rows in of]).reshape(self.share.shape)
-        return np.where(self.may, mean, 0.0)
+    def _lag_of_units(self, lag_s: Lags) -> Floats:
+        """float64[U, T]: the mean lag of a unit's jobs in seconds; 0 where it cannot run."""
+        means = []
+        for unit in self.units:
+            lags = [list(lag_s[self.ids[job]].values()) for job in unit.jobs]
+            means.append(np.mean(lags, axis=0))
+        return np.where(self.can_run, np.array(means).reshape(self.share.shape), 0.0)
 
 
 class Slices:
     """One round's GPUs of units; `taken`: units that have some, with them."""
 
     def __init__(self, units: Units, shares: EqualShares) -> None:
-        self.of, self.shares, self.units = units, shares, shares.units
-        self.state, self.jobs = units.plan.state, units.jobs
+        self.all_units = units
+        self.shares = shares
+        self.units = shares.units
+        self.state = units.plan.state
+        self.jobs = units.jobs
         self.taken: dict[Unit, Seat] = {}
 
     def keep(self, order: Sequence[int]) -> None:
@@ -227,72 +299,99 @@ class Slices:
         A unit stays if it is on its chosen type, else it gets a node as full as can be, with the
         fewest devices that others hope to keep.
         """
-        chosen = self._chosen(self.shares.claims(lag_s, by_type=by_type), rng)
-        stays = {
-            u: seat.node
-            for u, nodes in chosen.items()
-            if (seat := self.units[u].seat) is not None and nodes >> seat.node & 1
-        }
-        wanted = [0] * len(self.state.idle)
-        for u, node in stays.items():
-            wanted[node] += self.units[u].gpus
-        for u in sorted(chosen, key=lambda u: (-self.units[u].gpus, u not in stays)):
+        # 1. Units that are on their chosen type hope to keep their devices.
+        nodes_of = self._chosen_nodes(self.shares.claims(lag_s, by_type=by_type), rng)
+        hopes = [0] * len(self.state.idle)  # devices by node
+        node_of_staying: dict[int, int] = {}
+        for u, nodes in nodes_of.items():
+            seat = self.units[u].seat
+            if seat is not None and nodes >> seat.node & 1:
+                node_of_staying[u] = seat.node
+                hopes[seat.node] += self.units[u].gpus
+
+        # 2. The large ones first, of equal ones those that stay.
+        for u in sorted(nodes_of, key=lambda u: (-self.units[u].gpus, u not in node_of_staying)):
             unit = self.units[u]
-            if u in stays:
-                wanted[stays[u]] -= unit.gpus
-            if u not in stays or not self._keep(unit):
-                self._place(unit, unit.nodes & chosen[u], wanted)
+            if u in node_of_staying:
+                hopes[node_of_staying[u]] -= unit.gpus
+                if self._keep(unit):
+                    continue
+            self._place(unit, unit.nodes & nodes_of[u], hopes)
 
     def build(self) -> None:
         """Add the placements of all units to the plan."""
         for unit, seat in self.taken.items():
             allocation = Allocation(unit.request, (Part(seat.node, 1, seat.devices),))
             for job in unit.jobs:
-                goes_on = self._goes_on(unit, job, seat)
                 run_s = self._run_s(unit, job, seat.node)
-                run_s += 0.0 if goes_on else self.jobs.launch_s(job)
-                ranks = self.jobs.runs[job].ranks if goes_on else self._ranks(unit, job, seat)
-                self.of.plan.placed.append(Placed(job, allocation, run_s, ranks))
+                if self._goes_on(unit, job, seat):
+                    ranks = self.jobs.runs[job].ranks
+                else:
+                    ranks = self._ranks(unit, job, seat)
+                    run_s += self.jobs.launch_s(job)
+                self.all_units.plan.placed.append(Placed(job, allocation, run_s, ranks))
 
-    def _chosen(self, claims: Floats, rng: np.random.Generator) -> dict[int, int]:
+    def _chosen_nodes(self, claims: Floats, rng: np.random.Generator) -> dict[int, NodeSet]:
         """Return the nodes of a type for each unit whose claim there is among the greatest.
 
         As in Gavel's mechanism (section 5). Ties: earlier units, the current type, else by lot.
         """
+        # 1. All (unit, type), sorted by claim and then by the tie-breaks.
         rows, columns = (index.ravel() for index in np.indices(claims.shape))
-        lot, arrival_s = rng.permutation(len(self.shares.types)), self.jobs.arrival_s
-        came_s = np.array([arrival_s[unit.jobs[0]] for unit in self.units], dtype=np.float64)
-        nodes = [self.shares.nodes_of[name] for name in self.shares.types]
-        seats = [0 if unit.seat is None else 1 << unit.seat.node for unit in self.units]
-        moves = np.array([not seat & of for seat in seats for of in nodes], dtype=np.bool_)
-        order = np.lexsort((lot[columns], moves, rows, came_s[rows], -claims.ravel()))
-        left, chosen = self.shares.gpus.copy(), dict[int, int]()
+        lot = rng.permutation(len(self.shares.types))
+        arrivals_s = [self.jobs.arrival_s[unit.jobs[0]] for unit in self.units]
+        arrival_s = np.array(arrivals_s, dtype=np.float64)
+        nodes_of_type = [self.shares.nodes_of[name] for name in self.shares.types]
+        moves = []
+        for unit in self.units:
+            current: NodeSet = 0 if unit.seat is None else 1 << unit.seat.node
+            moves += [not current & nodes for nodes in nodes_of_type]
+        is_move = np.array(moves, dtype=np.bool_)
+        order = np.lexsort((lot[columns], is_move, rows, arrival_s[rows], -claims.ravel()))
+
+        # 2. In this order each unit gets the first type with enough GPUs left.
+        left = self.shares.gpus.copy()
+        chosen: dict[int, NodeSet] = {}
         for u, t in zip(rows[order].tolist(), columns[order].tolist(), strict=True):
-            if u not in chosen and self.shares.may[u, t] and self.units[u].gpus <= left[t]:
-                chosen[u] = nodes[t]
+            if u not in chosen and self.shares.can_run[u, t] and self.units[u].gpus <= left[t]:
+                chosen[u] = nodes_of_type[t]
                 left[t] -= self.units[u].gpus
         return chosen
 
     def _keep(self, unit: Unit) -> bool:
-        return unit.seat is not None and self._take(unit, *unit.seat)
+        """Keep a unit where it is; return if that was possible."""
+        return unit.seat is not None and self._take(unit, unit.seat.node, unit.seat.devices)
 
-    def _place(self, unit: Unit, nodes: int, wanted: Sequence[int]) -> bool:
-        """Place a unit on one of these nodes, taking the fewest devices that others want."""
-        free, taken_from = self.state.free, dict[int, int]()
-        for n in members(nodes) if any(wanted) else ():
-            taken_from[n] = max(0, unit.gpus - (free[n][DEVICES] - wanted[n]))
-        for most in sorted(set(taken_from.values())) or [0]:
-            among = [1 << n for n in taken_from if taken_from[n] == most]
-            found = self.state.find(unit.request, sum(among) if among else nodes, _fullest_first)
-            if found is not None:
-                node = found.parts[0].node
-                seats = [self.jobs.seats.get(job) for job in unit.jobs]
-                own = [seat.devices for seat in seats if seat is not None and seat.node == node]
-                wish = own[0] | own[-1] if own else 0
-                return self._take(unit, node, self.state.devices(unit.request, node, 1, wish))
+    def _place(self, unit: Unit, nodes: NodeSet, hopes: Sequence[int]) -> bool:
+        """Place a unit on one of these nodes, with the fewest devices that others hope to keep.
+
+        `hopes`: such devices by node, () if there are none. Return if there was room.
+        """
+        # 1. Nodes by how many of these devices the unit would take there.
+        nodes_by_loss: dict[int, NodeSet] = defaultdict(int)
+        if any(hopes):
+            for node in members(nodes):
+                left = self.state.free[node][DEVICES] - hopes[node]
+                nodes_by_loss[max(0, unit.gpus - left)] |= 1 << node
+        if not nodes_by_loss:
+            nodes_by_loss[0] = nodes
+
+        # 2. The first that has room; there, devices that its own jobs have now.
+        for loss in sorted(nodes_by_loss):
+            allocation = self.state.find(unit.request, nodes_by_loss[loss], _fullest_first)
+            if allocation is not None:
+                node = allocation.parts[0].node
+                own: DeviceSet = 0
+                for job in unit.jobs:
+                    seat = self.jobs.seats.get(job)
+                    if seat is not None and seat.node == node:
+                        own |= seat.devices
+                devices = self.state.devices(unit.request, node, 1, own)
+                return self._take(unit, node, devices)
         return False
 
-    def _take(self, unit: Unit, node: int, devices: int) -> bool:
+    def _take(self, unit: Unit, node: int, devices: DeviceSet) -> bool:
+        """Give a unit these devices of a node; return if they were free for it."""
         allocation = Allocation(unit.request, (Part(node, 1, devices),))
         if not unit.nodes >> node & 1 or not self.state.try_take(allocation):
             return False
@@ -303,12 +402,12 @@ class Slices:
         """Return a job's time without a launch, as if a pair stayed together to its end."""
         rate = self.jobs.rate(job, unit.gpus, node)
         if len(unit.jobs) == 2:
-            rate = self.of.pair_speeds(*unit.jobs, node)[unit.jobs.index(job)]
+            rate = self.all_units.pair_speeds(*unit.jobs, node)[unit.jobs.index(job)]
         return self.jobs.steps[job] / rate
 
     def _goes_on(self, unit: Unit, job: int, seat: Seat) -> bool:
         """Return True if a job keeps its devices: in part, if it is to share them."""
-        shares = job in self.of.holders.get(seat, ())
+        shares = job in self.all_units.holders.get(seat, ())
         return self.jobs.seats.get(job) == seat and (len(unit.jobs) == 1 or shares)
 
     def _ranks(self, unit: Unit, job: int, seat: Seat) -> tuple[RankPlacement, ...]:
@@ -316,11 +415,13 @@ class Slices:
         share = WHOLE
         if len(unit.jobs) == 2:
             other = unit.jobs[1 - unit.jobs.index(job)]
-            goes_on = self._goes_on(unit, other, seat)
-            share = WHOLE - self.jobs.runs[other].ranks[0].share if goes_on else HALF
+            share = HALF
+            if self._goes_on(unit, other, seat):
+                share = WHOLE - self.jobs.runs[other].ranks[0].share
         allocation = Allocation(unit.request, (Part(seat.node, 1, seat.devices),))
         return seats_of(self.jobs.layout, allocation, share=share)
 
 
 def _fullest_first(group: Group) -> tuple[float, ...]:
+    """Return the order of nodes: those in use first, then by the number of free GPUs."""
     return group.free == group.of_class.capacity, group.free[DEVICES]

@@ -447,7 +447,7 @@ def remaining_s(snapshot: Snapshot, speeds: Speeds, stay: CurrentPlacement) -> f
     """Return the remaining time of a job where it runs now; inf if unknown."""
     columns = snapshot.jobs.columns
     if columns.others["batch"][stay.row]:
-        return max(0.0, columns.told_run_s[stay.row] - (snapshot.now_s - stay.run.since_s))
+        return max(0.0, columns.predicted_run_s[stay.row] - (snapshot.now_s - stay.run.since_s))
     rate = speeds.on_ranks(columns.kinds[stay.row], stay.run.ranks, snapshot.node_by_id)
     steps = columns.numbers["remaining_steps"][stay.row]
     return float(steps / rate) if rate > 0.0 else float("inf")

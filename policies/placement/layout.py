@@ -21,6 +21,9 @@ Free: TypeAlias = tuple[int, ...]
 NodeSet: TypeAlias = int
 """Set of nodes as bits: bit n stands for the node with number n of the layout."""
 
+DeviceSet: TypeAlias = int
+"""Set of one node's devices as bits: bit i stands for the device with number i of the node."""
+
 DEVICES = 0
 """Position of all free devices in `Free`."""
 RESOURCES = 1
@@ -111,11 +114,11 @@ class Request:
 
 
 class Part(NamedTuple):
-    """Units of an allocation on one node, and their devices there as a bit set."""
+    """Units of an allocation on one node (its number in the layout), and their devices there."""
 
     node: int
     units: int
-    devices: int
+    devices: DeviceSet
 
 
 class Allocation(NamedTuple):

@@ -82,7 +82,8 @@ class Speeds:
             return self.rates(kind).get(WITHOUT_GPUS, 0.0)
         if len(gpu_types) == 1:
             return self._on_type(kind, next(iter(gpu_types)), gpus, spread=spread)
-        per_worker = [self._on_type(kind, t, gpus, spread=spread) / gpus for t in gpu_types]
+        rates = [self._on_type(kind, gpu_type, gpus, spread=spread) for gpu_type in gpu_types]
+        per_worker = [rate / gpus for rate in rates]
         return gpus * min(per_worker, default=0.0)
 
     def _on_type(self, kind: str, gpu_type: str, gpus: int, *, spread: bool) -> float:
@@ -97,7 +98,8 @@ class Speeds:
         self, kind: str, ranks: Sequence[RankPlacement], nodes: Mapping[str, NodeView]
     ) -> float:
         """Return the speed of a gang on these seats alone; 0 if unknown."""
-        gpus, types = 0, set[str]()
+        gpus = 0
+        types: set[str] = set()
         for seat in ranks:
             if seat.node not in nodes:
                 return 0.0
@@ -119,24 +121,34 @@ class Speeds:
 
     def pair(self, kind: str, other: str, gpu_type: str) -> PairSpeed:
         """Return the speeds of both on one GPU; 0 of both where either's is unknown or 0."""
-        found = self.pairs.get((kind, other, gpu_type), UNKNOWN)
-        return found if min(found) > 0.0 else UNKNOWN
+        speeds = self.pairs.get((kind, other, gpu_type), UNKNOWN)
+        return speeds if min(speeds) > 0.0 else UNKNOWN
 
     def colocated(self, kind: str, alone: float, gpus: int, co_tenants: CoTenants) -> float:
-        """Return the speed of a job, `alone` on so many GPUs, with others there; 0 if unknown."""
+        """Return the speed of a job on so many GPUs with others there; 0 if unknown.
+
+        `alone`: its speed on them without others.
+        """
         if not co_tenants:
             return alone
+        if alone <= 0.0:
+            return 0.0
         gpu_type, others = co_tenants[0]
         if gpus == 1 and len(others) == 1:
-            return self.pair(kind, others[0], gpu_type)[0] if alone > 0.0 else 0.0
-        return alone * min(self._kept(kind, of_type, of) for of_type, of in co_tenants)
+            own, _ = self.pair(kind, others[0], gpu_type)
+            return own
+        return alone * min(self._fraction_left(kind, *shared) for shared in co_tenants)
 
-    def _kept(self, kind: str, gpu_type: str, others: Sequence[str]) -> float:
-        """Return the fraction of its speed with one GPU that a GPU leaves a job."""
-        alone, kept = self.alone(kind, (gpu_type,), 1), 1.0
+    def _fraction_left(self, kind: str, gpu_type: str, others: Sequence[str]) -> float:
+        """Return the fraction of its speed on one GPU that `others` on a GPU leave a job."""
+        alone = self.alone(kind, (gpu_type,), 1)
+        if alone <= 0.0:
+            return 0.0 if others else 1.0
+        fraction = 1.0
         for other in others:
-            kept *= self.pair(kind, other, gpu_type)[0] / alone if alone > 0.0 else 0.0
-        return kept
+            own, _ = self.pair(kind, other, gpu_type)
+            fraction *= own / alone
+        return fraction
 
 
 class PlanSpeeds:
@@ -145,11 +157,13 @@ class PlanSpeeds:
     def __init__(self, snapshot: Snapshot, placements: Iterable[Placement]) -> None:
         self.snapshot = snapshot
         self.speeds = Speeds.of(snapshot)
-        on: dict[tuple[str, str], list[Placement]] = defaultdict(list)
+        holders_of: dict[tuple[str, str], list[Placement]] = defaultdict(list)
         for placement in placements:
-            for key in devices_of(placement.ranks):
-                on[key].append(placement)
-        self._shared = {key: holders for key, holders in on.items() if len(holders) > 1}
+            for device in devices_of(placement.ranks):
+                holders_of[device].append(placement)
+        self._shared = {
+            device: holders for device, holders in holders_of.items() if len(holders) > 1
+        }
 
     def of(self, placement: Placement, kind: str | None = None) -> float:
         """Return the speed of a placement; 0 if unknown. `kind`: its job's, if that is newer."""
@@ -164,31 +178,38 @@ class PlanSpeeds:
         return kind in self.speeds.kinds and self.speeds.kinds[kind].is_assumed
 
     def _co_tenants(self, placement: Placement) -> CoTenants:
-        found = []
+        """Return the others in the plan on each GPU of a placement that is shared."""
+        co_tenants = []
         for node, device in devices_of(placement.ranks):
-            others = [p for p in self._shared.get((node, device), ()) if p.key != placement.key]
-            if others:
-                gpu_type = self.snapshot.node_by_id[node].gpu_type
-                found.append((gpu_type, [self._kind(p) for p in others]))
-        return found
+            holders = self._shared.get((node, device), ())
+            kinds = [self._kind(other) for other in holders if other.key != placement.key]
+            if kinds:
+                co_tenants.append((self.snapshot.node_by_id[node].gpu_type, kinds))
+        return co_tenants
 
     def _kind(self, placement: Placement) -> str:
+        """Return the kind of a placement's job; "" if the snapshot does not list it."""
         row = self.snapshot.jobs.position.get(placement.job)
         return "" if row is None else self.snapshot.jobs.columns.kinds[row]
 
 
 def pair_rates_of(kinds: Iterable[KindView]) -> PairRates:
     """Return every known pair of kinds, both ways round, by its best source."""
-    found: dict[tuple[str, str, str], PairSpeed] = {}
+    # 1. All pairs, those of the best source first.
     rank = {source: i for i, source in enumerate(Source)}
-    known = [(rank[p.source], kind.id, p) for kind in kinds for p in kind.pairs]
-    for _, kind, p in sorted(known, key=lambda k: k[0]):
-        own, others = p.steps_per_s, p.other_steps_per_s
-        if kind == p.other:
+    known = [(kind.id, pair) for kind in kinds for pair in kind.pairs]
+    known.sort(key=lambda kind_and_pair: rank[kind_and_pair[1].source])
+
+    # 2. The first of each counts. Two jobs of one kind are equally fast.
+    rates: dict[tuple[str, str, str], PairSpeed] = {}
+    for kind, pair in known:
+        own = pair.steps_per_s
+        others = pair.other_steps_per_s
+        if kind == pair.other:
             own = others = (own + others) / 2
-        found.setdefault((kind, p.other, p.gpu_type), (own, others))
-        found.setdefault((p.other, kind, p.gpu_type), (others, own))
-    return found
+        rates.setdefault((kind, pair.other, pair.gpu_type), (own, others))
+        rates.setdefault((pair.other, kind, pair.gpu_type), (others, own))
+    return rates
 
 
 class LaunchTimes:
@@ -197,16 +218,19 @@ class LaunchTimes:
     def __init__(self, snapshot: Snapshot) -> None:
         self._setup_s = {kind.id: kind.setup_s for kind in snapshot.kinds}
         columns = snapshot.jobs.columns
-        self._kinds, self._runs = columns.kinds, columns.others["running"]
-        self._left = columns.numbers["remaining_steps"].tolist()
-        self._total = columns.numbers["total_steps"].tolist()
+        self._kinds = columns.kinds
+        self._runs = columns.others["running"]
+        self._remaining_steps = columns.numbers["remaining_steps"].tolist()
+        self._total_steps = columns.numbers["total_steps"].tolist()
         self._restart_s = columns.numbers["restart_cost_s"].tolist()
 
     def of(self, row: int) -> float:
         """Return the set-up time; of a job that has run before, at least its restart cost."""
-        started = self._left[row] < self._total[row]
-        started = started or any(run.purpose is TRAINING for run in self._runs[row])
-        return max(self._setup_s[self._kinds[row]], self._restart_s[row] if started else 0.0)
+        setup_s = self._setup_s[self._kinds[row]]
+        has_run = self._remaining_steps[row] < self._total_steps[row]
+        if has_run or any(run.purpose is TRAINING for run in self._runs[row]):
+            return max(setup_s, self._restart_s[row])
+        return max(setup_s, 0.0)
 
 
 def is_spread(ranks: Sequence[RankPlacement]) -> bool:

@@ -11,9 +11,10 @@ from typing import NamedTuple, Protocol
 
 from policies.contract.snapshot import Running
 from policies.placement.cluster_state import ClusterState
-from policies.placement.layout import Allocation, Request
+from policies.placement.layout import DEVICES, Allocation, Request
 
 ALONE = -1
+"""Partner of a job that shares its device with nobody."""
 
 
 class Slice(NamedTuple):
@@ -50,8 +51,8 @@ class Placed(NamedTuple):
 class SliceRequests(Protocol):
     """The requests of a policy's jobs."""
 
-    def of(self, job: int, column: int) -> Sequence[Request]:
-        """Return alternatives for a job on a column, the first that fits is taken."""
+    def alternatives(self, job: int, column: int) -> Sequence[Request]:
+        """Return alternatives for a job on a column; the first that fits is taken."""
         ...
 
     def together(self, first: int, second: int, column: int) -> Request | None:
@@ -70,7 +71,7 @@ class SliceRequests(Protocol):
         """Return the columns on which a job runs, the fastest first."""
         ...
 
-    def nearer(self, column: int) -> int | None:
+    def one_node_column(self, column: int) -> int | None:
         """Return the column of one node where this one is spread over several of that type."""
         ...
 
@@ -81,8 +82,12 @@ class TimeSlices:
     def __init__(
         self, state: ClusterState, requests: SliceRequests, current: Mapping[int, CurrentSlice]
     ) -> None:
-        self.state, self.requests, self.current = state, requests, current
+        self.state = state
+        self.requests = requests
+        self.current = current
         self.placed: dict[int, Placed] = {}
+
+    # ---- in this order: keep, assign, backfill
 
     def keep(self, jobs: Iterable[int]) -> None:
         """Keep these running jobs where they are, while resources and power last."""
@@ -96,16 +101,26 @@ class TimeSlices:
 
         `may_evict`: a gang without a node may take devices of smaller running jobs.
         """
+        # 1. Jobs whose slice is where they run stay there.
         ordered = sorted(slices, key=attrgetter("gpus"), reverse=True)
-        moving = [of for of in ordered if not (self._goes_on(of) and self._stay(of.jobs))]
-        staying = [of for of in ordered if of.jobs[0] in self.placed] if may_evict else []
+        moving = []
+        for slice_ in ordered:
+            if not (self._is_where_jobs_are(slice_) and self._stay(slice_.jobs)):
+                moving.append(slice_)
+        evictable: list[Slice] = []
+        if may_evict:
+            evictable = [slice_ for slice_ in ordered if slice_.jobs[0] in self.placed]
+
+        # 2. The others move to free GPUs, or a gang evicts smaller jobs, which move then.
         while moving:
-            of = moving.pop(0)
-            if not self._move(of) and of.gpus > 1 and len(of.jobs) == 1:
-                smaller = [s for s in staying if s.gpus < of.gpus]
-                stopped = self._evict_for(of, smaller) if smaller else ()
-                staying = [s for s in staying if s not in stopped]
-                moving = sorted([*moving, *stopped], key=attrgetter("gpus"), reverse=True)
+            slice_ = moving.pop(0)
+            if self._move(slice_):
+                continue
+            smaller = [other for other in evictable if other.gpus < slice_.gpus]
+            if smaller and slice_.gpus > 1 and len(slice_.jobs) == 1:
+                evicted = self._evict_for(slice_, smaller)
+                evictable = [other for other in evictable if other not in evicted]
+                moving = sorted([*moving, *evicted], key=attrgetter("gpus"), reverse=True)
 
     def backfill(self, waiting: Callable[[], Sequence[list[int]]]) -> None:
         """Give idle GPUs to running jobs without a slice, then to waiting jobs.
@@ -115,121 +130,152 @@ class TimeSlices:
         for job in self.current:
             if job not in self.placed:
                 self._stay((job,))
-        if not self._anything_left():
+        if not self._has_room():
             return
         unplaceable: set[Hashable] = set()
-        queues = [list(reversed(of_class)) for of_class in waiting()]
-        while queues := [queue for queue in queues if queue]:
+        queues = [list(reversed(jobs)) for jobs in waiting() if jobs]
+        while queues:
             for queue in queues:
                 job = queue.pop()
                 key = self.requests.search_key(job)
                 if key not in unplaceable and not self._join(job) and not self._start(job):
                     unplaceable.add(key)
+            queues = [queue for queue in queues if queue]
 
-    def _anything_left(self) -> bool:
-        free = (free[0] for groups in self.state.groups for free in groups)
-        return any(free) or any(self._may_join(of) for of in self.placed.values())
+    def _has_room(self) -> bool:
+        """Return True if a device is free, or may get a second job."""
+        for groups in self.state.groups:
+            if any(free[DEVICES] for free in groups):
+                return True
+        return any(self._may_join(placed) for placed in self.placed.values())
 
-    def _goes_on(self, of: Slice) -> bool:
+    # ---- running jobs
+
+    def _is_where_jobs_are(self, slice_: Slice) -> bool:
         """Return True if the slice is on devices that its jobs hold already."""
-        current = self.current.get(of.jobs[0])
+        current = self.current.get(slice_.jobs[0])
         if current is None:
             return False
-        on_column = current.column == of.column
-        if not on_column and current.column != self.requests.nearer(of.column):
+        if current.column not in (slice_.column, self.requests.one_node_column(slice_.column)):
             return False
-        return len(of.jobs) == 1 or current.partner == of.jobs[1]
+        return len(slice_.jobs) == 1 or current.partner == slice_.jobs[1]
 
     def _stay(self, jobs: tuple[int, ...]) -> bool:
-        """Place jobs where they are, all or none."""
+        """Place one job, or two partners, where they are; return if that was possible."""
         current = self.current[jobs[0]]
         allocation = current.allocation
         if len(jobs) == 2:
-            both = self._with(jobs, current)
-            if both is None or not self._takes_two(both):
+            both = self._on_device_of(current, jobs)
+            if both is None or not self._has_two_slots(both):
                 return False
             allocation = both
         return self._place(Placed(jobs, current.column, allocation, jobs))
 
-    def _with(self, jobs: tuple[int, ...], current: CurrentSlice) -> Allocation | None:
-        """Return two jobs on the device that one of them holds."""
+    def _on_device_of(self, current: CurrentSlice, jobs: tuple[int, ...]) -> Allocation | None:
+        """Return two jobs on the device that one of them holds; None if they may not share it."""
         request = self.requests.together(jobs[0], jobs[1], current.column)
-        return None if request is None else Allocation(request, current.allocation.parts)
+        if request is None:
+            return None
+        return Allocation(request, current.allocation.parts)
 
-    def _move(self, of: Slice) -> bool:
-        if len(of.jobs) == 2:
-            return self._pair(of)
-        return self._find(of.jobs, of.column)
+    # ---- jobs that move or start; each returns if the jobs were placed
 
-    def _find(self, jobs: tuple[int, ...], column: int) -> bool:
-        found = self.state.find_first(self.requests.of(jobs[0], column))
-        if found is None:
-            return False
-        spread = len(found.parts) > 1
-        nearer = self.requests.nearer(column)
-        on = column if spread or nearer is None else nearer
-        return self._place(Placed(jobs, on, found))
-
-    def _pair(self, of: Slice) -> bool:
-        """Place two jobs on the device that one of them shares with nobody, else on a free one."""
-        for first, second in (of.jobs, of.jobs[::-1]):
-            current = self.current.get(first)
-            if current is not None and current.shares and current.column == of.column:
-                allocation = self._with((first, second), current)
-                if allocation is not None and self._takes_two(allocation):
-                    return self._place(Placed((first, second), of.column, allocation, (first,)))
-        request = self.requests.together(of.jobs[0], of.jobs[1], of.column)
-        found = None if request is None else self.state.find(request)
-        return found is not None and self._place(Placed(of.jobs, of.column, found))
+    def _move(self, slice_: Slice) -> bool:
+        """Place the jobs of a slice on free GPUs of its column."""
+        if len(slice_.jobs) == 2:
+            return self._move_pair(slice_)
+        return self._start_on(slice_.jobs[0], slice_.column)
 
     def _start(self, job: int) -> bool:
-        return any(self._find((job,), column) for column in self.requests.columns(job))
+        """Place a job on the fastest column that has free GPUs for it."""
+        return any(self._start_on(job, column) for column in self.requests.columns(job))
+
+    def _start_on(self, job: int, column: int) -> bool:
+        """Place a job on free GPUs of a column."""
+        allocation = self.state.find_first(self.requests.alternatives(job, column))
+        if allocation is None:
+            return False
+        # One node was enough though the column may be spread over several.
+        one_node_column = self.requests.one_node_column(column)
+        if len(allocation.parts) == 1 and one_node_column is not None:
+            column = one_node_column
+        return self._place(Placed((job,), column, allocation))
+
+    def _move_pair(self, slice_: Slice) -> bool:
+        """Place two jobs on the device that one of them shares with nobody, else on a free one."""
+        first, second = slice_.jobs
+        for job, other in ((first, second), (second, first)):
+            current = self.current.get(job)
+            if current is not None and current.shares and current.column == slice_.column:
+                allocation = self._on_device_of(current, (job, other))
+                if allocation is not None and self._has_two_slots(allocation):
+                    return self._place(Placed((job, other), slice_.column, allocation, (job,)))
+        request = self.requests.together(first, second, slice_.column)
+        if request is None:
+            return False
+        allocation = self.state.find(request)
+        if allocation is None:
+            return False
+        return self._place(Placed(slice_.jobs, slice_.column, allocation))
 
     def _join(self, job: int) -> bool:
         """Place a waiting job with one that holds a share of a device alone, if they may share."""
-        for other in [of for of in self.placed.values() if self._may_join(of)]:
-            first = other.jobs[0]
-            allocation = self._with((first, job), self.current[first])
-            if allocation is None or not self._takes_two(allocation):
+        for placed in list(self.placed.values()):
+            if not self._may_join(placed):
                 continue
-            if not self.requests.is_pair(first, job, other.column):
+            first = placed.jobs[0]
+            allocation = self._on_device_of(self.current[first], (first, job))
+            if allocation is None or not self._has_two_slots(allocation):
                 continue
-            self._unplace(other)
-            if self._place(Placed((first, job), other.column, allocation, (first,))):
+            if not self.requests.is_pair(first, job, placed.column):
+                continue
+            self._unplace(placed)
+            if self._place(Placed((first, job), placed.column, allocation, (first,))):
                 return True
-            self._place(other)
+            self._place(placed)
         return False
 
-    def _may_join(self, of: Placed) -> bool:
-        return len(of.jobs) == 1 and of.staying == of.jobs and self.current[of.jobs[0]].shares
+    def _may_join(self, placed: Placed) -> bool:
+        """Return True if a job stays, alone, on a share of a device."""
+        is_alone = len(placed.jobs) == 1 and placed.staying == placed.jobs
+        return is_alone and self.current[placed.jobs[0]].shares
 
-    def _evict_for(self, of: Slice, smaller: Sequence[Slice]) -> Collection[Slice]:
-        """Place a gang where that stops the fewest smaller jobs; return the slices of these."""
-        on: dict[int, list[Slice]] = {}
+    def _evict_for(self, gang: Slice, smaller: Sequence[Slice]) -> Collection[Slice]:
+        """Place a gang where that evicts the fewest smaller jobs; return their slices."""
+        # 1. Only on one node: evicting jobs of several is not tried.
+        if self.requests.one_node_column(gang.column) is not None:
+            return ()
+        requests = self.requests.alternatives(gang.jobs[0], gang.column)[:1]
+        slices_on: dict[int, list[Slice]] = {}
         for slice_ in smaller:
             parts = self.placed[slice_.jobs[0]].allocation.parts
             for node in dict.fromkeys(part.node for part in parts):
-                on.setdefault(node, []).append(slice_)
-        requests = self.requests.of(of.jobs[0], of.column)[:1]
-        if self.requests.nearer(of.column) is not None:
-            return ()
-        for node in sorted(on, key=lambda n: (-self.state.free[n][0], n)):
-            stopped: list[Slice] = []
-            before = [self.placed[s.jobs[0]] for s in on[node]]
-            for slice_, placed in zip(reversed(on[node]), reversed(before), strict=True):
+                slices_on.setdefault(node, []).append(slice_)
+
+        # 2. From the node with the most free GPUs on, evict its jobs one by one, the smallest
+        #    first, until the gang fits. If it never does, they stay.
+        for node in sorted(slices_on, key=lambda node: (-self.state.free[node][DEVICES], node)):
+            evicted: list[Slice] = []
+            placed_before = [self.placed[slice_.jobs[0]] for slice_ in slices_on[node]]
+            for slice_, placed in zip(
+                reversed(slices_on[node]), reversed(placed_before), strict=True
+            ):
                 self._unplace(placed)
-                stopped.append(slice_)
-                if (found := self.state.find_first(requests, 1 << node)) is not None:
-                    self._place(Placed(of.jobs, of.column, found))
-                    return stopped
-            for placed in before:
+                evicted.append(slice_)
+                allocation = self.state.find_first(requests, 1 << node)
+                if allocation is not None:
+                    self._place(Placed(gang.jobs, gang.column, allocation))
+                    return evicted
+            for placed in placed_before:
                 self._place(placed)
         return ()
 
-    def _takes_two(self, allocation: Allocation) -> bool:
+    def _has_two_slots(self, allocation: Allocation) -> bool:
+        """Return True if the device may be shared by two jobs."""
         return self.state.layout.has_slots(allocation.request, allocation.parts[0])
 
     def _place(self, placed: Placed) -> bool:
+        """Take an allocation for its jobs; return if it was free and the power cap allowed it."""
         if not self.state.try_take(placed.allocation):
             return False
         for job in placed.jobs:

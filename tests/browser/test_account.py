@@ -21,10 +21,10 @@ for scope, days in ((Scope.READ, 30), (Scope.SUBMIT, 90), (Scope.OPERATE, 1)):
 print(row.token_key)
 """
 ONCE = """
-from jobs.people import person_saved
+from jobs.people import save_person
 from django.contrib.auth.models import User
 User.objects.filter(username="newcomer").delete()
-print(person_saved("newcomer"))
+print(save_person("newcomer"))
 """
 
 

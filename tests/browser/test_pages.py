@@ -145,7 +145,7 @@ def test_operators_cordon_nodes_and_change_roles(grace: Visitor) -> None:
     page = grace.open("/nodes/", "Nodes")
     charlie = page.get_by_role("article", name="charlie")
     charlie.get_by_role("button", name="Cordon").click()
-    expect(page.get_by_text("charlie takes nothing new")).to_be_visible()
+    expect(page.get_by_text("charlie gets no new jobs")).to_be_visible()
     grace.picture("nodes-operator")
     charlie.get_by_role("button", name="Let it take work again").click()
     charlie.get_by_label("Role of charlie").select_option("both")

@@ -9,13 +9,13 @@ pytestmark = pytest.mark.browser
 SEED = """
 from django.contrib.auth.models import User
 from jobs.models import Job, Team, TeamRole
-from jobs.people import role_given, team_saved
+from jobs.people import set_role, save_team
 from jobs.services import job_hold, job_submit
 from controlplane.audit.record import record
 team = Team.objects.get(name='vision')
 ada, grace = User.objects.get(username='ada'), User.objects.get(username='grace')
-role_given(team, ada, TeamRole.MAINTAINER)
-role_given(team, grace)
+set_role(team, ada, TeamRole.MAINTAINER)
+set_role(team, grace)
 record('cluster.change', 'local', old={'period_s': 300.0}, new={'period_s': 60.0}, by=grace)
 record('secret.change', 'vision/wandb', team=team, by=ada)
 data = {'name': 'resnet-50-' + 'x' * 80, 'team': 'vision', 'command': 'true'}

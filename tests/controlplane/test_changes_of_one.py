@@ -24,13 +24,13 @@ from controlplane.web.models import Scope
 from jobs.arrays.actions import array_act
 from jobs.models import Kind, Team, TeamRole
 from jobs.people import (
-    password_reset,
-    person_disabled,
-    person_saved,
-    role_given,
-    role_taken,
-    team_saved,
-    tokens_ended,
+    disable_person,
+    end_tokens_of,
+    remove_member,
+    reset_password,
+    save_person,
+    save_team,
+    set_role,
 )
 from jobs.secrets import delete_secret, set_secret
 from jobs.services import job_submit
@@ -60,18 +60,18 @@ def a_person() -> User:
 
 def ending_tokens() -> Action:
     user = a_person()
-    return lambda: tokens_ended(user)
+    return lambda: end_tokens_of(user)
 
 
 def disabling_a_person() -> Action:
     user = a_person()
-    return lambda: person_disabled(user)
+    return lambda: disable_person(user)
 
 
 def resetting_a_password() -> Action:
     user = a_person()
     make_one_time(user)
-    return lambda: password_reset(user)
+    return lambda: reset_password(user)
 
 
 def choosing_a_password() -> Action:
@@ -92,22 +92,22 @@ def using_a_token() -> Action:
 
 def making_an_operator() -> Action:
     user = a_person()
-    return lambda: person_saved(user.username, operator=True)
+    return lambda: save_person(user.username, operator=True)
 
 
 def giving_a_role() -> Action:
     user = a_person()
-    return lambda: role_given(user.teams.get(), user, TeamRole.MAINTAINER)
+    return lambda: set_role(user.teams.get(), user, TeamRole.MAINTAINER)
 
 
 def taking_a_role() -> Action:
     user = a_person()
-    return lambda: role_taken(user.teams.get(), user)
+    return lambda: remove_member(user.teams.get(), user)
 
 
 def changing_a_team() -> Action:
     team = a_team()
-    return lambda: team_saved(team.name, {"weight": 2.0})
+    return lambda: save_team(team.name, {"weight": 2.0})
 
 
 def with_a_secret() -> Team:

@@ -14,7 +14,7 @@ from clusters.services.nodes import node_set_slots
 from controlplane.execution.outcomes import fail_never_ready, fail_overdue, settle_job
 from controlplane.execution.services.assignment_metrics import record_metrics
 from controlplane.execution.services.assignments import accept, report_state
-from controlplane.execution.services.logs import _last
+from controlplane.execution.services.logs import _lock_last_chunk
 from controlplane.execution.services.sessions import open_session
 from controlplane.execution.services.stops import stop_assignment
 from controlplane.operations.models import PruneClock
@@ -33,7 +33,7 @@ from jobs.models import (
     Team,
     UnfinishedArray,
 )
-from jobs.people import person_saved, role_taken, team_saved
+from jobs.people import remove_member, save_person, save_team
 from jobs.secrets import rotate, set_secret
 from jobs.services import end_rests, job_hold, job_submit
 from jobs.submission.quotas import Quotas
@@ -95,7 +95,7 @@ def renewing_leases() -> Action:
 def continuing_a_log() -> Action:
     run = a_running_assignment(a_node_with_agent())
     output(run, b"epoch 1\n")
-    return lambda: _last(run.pk, "stdout")
+    return lambda: _lock_last_chunk(run.pk, "stdout")
 
 
 def stopping_a_launch() -> Action:
@@ -152,18 +152,18 @@ def finishing_an_array() -> Action:
 def changing_a_person() -> Action:
     team = a_team()
     user = a_user(team=team)
-    return lambda: person_saved(user.username, teams=[team])
+    return lambda: save_person(user.username, teams=[team])
 
 
 def taking_a_person_out() -> Action:
     team = a_team()
     user = a_user(team=team)
-    return lambda: role_taken(team, user)
+    return lambda: remove_member(team, user)
 
 
 def changing_a_team() -> Action:
     team = a_team()
-    return lambda: team_saved(team.name, {"weight": 2.0})
+    return lambda: save_team(team.name, {"weight": 2.0})
 
 
 def counting_a_quota() -> Action:

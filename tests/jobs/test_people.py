@@ -11,7 +11,7 @@ from knox.models import AuthToken
 from controlplane.accounting.costs import sees_all_costs
 from controlplane.web.operators import is_operator
 from jobs.models import Membership, Team, TeamRole
-from jobs.people import role_given, role_taken
+from jobs.people import remove_member, set_role
 from tests.builders import a_team, a_user
 from tests.builders_jobs import a_token
 
@@ -171,8 +171,8 @@ def test_limits_of_a_team_are_set_taken_away_and_logged(caplog: pytest.LogCaptur
 def test_the_role_of_one_member_is_not_anothers() -> None:
     team = a_team()
     first, second = (a_user(name, team=team) for name in ("ada", "bob"))
-    role_given(team, second, TeamRole.MAINTAINER)
+    set_role(team, second, TeamRole.MAINTAINER)
     roles = Membership.objects.filter(team=team).values_list("user__username", "role")
     assert dict(roles) == {"ada": "member", "bob": "maintainer"}
-    assert role_taken(team, second)
+    assert remove_member(team, second)
     assert Membership.objects.get(team=team).user == first

@@ -23,7 +23,7 @@ from controlplane.web.credentials.passwords import is_one_time, make_one_time
 from controlplane.web.models import Scope, TokenGrant
 from controlplane.web.rest.defaults import needed_scope
 from jobs.models import Job, Membership, TeamRole
-from jobs.people import person_saved
+from jobs.people import save_person
 from tests.builders import a_cluster, a_job, a_node, a_team, a_user
 from tests.builders_jobs import api, job_fields
 from tests.builders_studies import a_done_simulation
@@ -249,7 +249,7 @@ def test_a_command_without_questions_takes_no_weak_password(
 def test_who_comes_with_a_one_time_password_only_gets_to_change_it(
     client: Client, node: Node
 ) -> None:
-    password = person_saved("grace")
+    password = save_person("grace")
     assert password is not None
     assert client.post("/login/", {"username": "grace", "password": password}).status_code == 302
     for path in ("/", "/nodes/", "/timeline/figure.json", "/admin/"):

@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 from rest_framework.test import APIClient
 
-from jobs.people import person_saved
+from jobs.people import save_person
 from tests.builders import a_cluster, a_node, a_team, a_user
 
 pytestmark = pytest.mark.django_db
@@ -111,7 +111,7 @@ def test_changepassword_refuses_a_guessable_password(
 
 
 def test_generated_passwords_pass_the_validators(alice: User) -> None:
-    one_time = person_saved("grace")
+    one_time = save_person("grace")
     assert one_time is not None
     validate_password(one_time, User.objects.get(username="grace"))
     for _ in range(30):

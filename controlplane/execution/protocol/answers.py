@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 def refusal_of(error: Exception) -> AgentCallError:
-    """Refusal for a call that raised this; unexpected errors are logged and answered 500."""
+    """Return the refusal for a call that raised this error; an unexpected one is logged: 500."""
     if isinstance(error, AgentCallError):
         return error
     if isinstance(error, OverloadedError):
@@ -42,14 +42,15 @@ def refusal_of(error: Exception) -> AgentCallError:
         return AgentCallError(
             503, "race", "another request changed the same row first; send this one again"
         )
-    if (refusal := database_refusal(error)) is not None:
+    refusal = database_refusal(error)
+    if refusal is not None:
         return refusal
     log.error("an agent's call failed", exc_info=error)
     return AgentCallError(500, "server_error", "the server failed; send the request again later")
 
 
 def database_refusal(error: Exception) -> AgentCallError | None:
-    """Refusal for an error of an unusable database; None for any other."""
+    """Return the refusal for an error of an unusable database; None for any other error."""
     failure = noted_failure(error)
     if failure is None:
         return None
@@ -58,11 +59,15 @@ def database_refusal(error: Exception) -> AgentCallError | None:
 
 
 def overloaded(detail: str) -> AgentCallError:
+    """Return the refusal of a server that has too much to do."""
     return AgentCallError(503, "overloaded", detail)
 
 
 GUARDS = (SecurityMiddleware, ContentSecurityPolicy, SecurityHeaders, XFrameOptionsMiddleware)
-ID = HEADER.lower().encode()
+"""Middleware that sets security headers, the outermost first."""
+
+REQUEST_ID = HEADER.lower().encode()
+"""Name of the header with the request's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,7 @@ class Answer:
 
     @classmethod
     def of_refusal(cls, refusal: AgentCallError) -> Answer:
+        """Return the answer that says why a call is refused."""
         body = json.dumps(refusal.body(), separators=(",", ":")).encode()
         return cls(refusal.status, body, refusal.headers)
 
@@ -94,12 +100,13 @@ class Exchange:
         cls, method: str, route: str, ids: Mapping[str, str], headers: Mapping[bytes, bytes]
     ) -> Exchange:
         """Begin now, with the client's request id if it is valid."""
-        given = headers.get(ID, b"").decode("latin-1")
-        request_id = given if SAFE_ID.fullmatch(given) else os.urandom(16).hex()
+        request_id = headers.get(REQUEST_ID, b"").decode("latin-1")
+        if not SAFE_ID.fullmatch(request_id):
+            request_id = os.urandom(16).hex()
         return cls(method, route, ids, request_id, time.perf_counter())
 
     def bound(self) -> AbstractContextManager[None]:
-        """Bind the request and its ids to every log line and started task."""
+        """Put the request's id and its ids into every log line and every started task."""
         return bound_contextvars(request_id=self.request_id, **self.ids)
 
     def act(self, call: Callable[[Any], Any], request: object) -> object:
@@ -108,38 +115,51 @@ class Exchange:
             return call(request)
 
     async def send(self, send: Send, answer: Answer) -> None:
-        own = [(name.lower().encode(), value.encode()) for name, value in answer.headers.items()]
+        """Send the answer, count it, and write a line of the access log."""
+        # 1. Headers, then the body.
+        headers = [
+            (name.lower().encode(), value.encode()) for name, value in answer.headers.items()
+        ]
         if answer.body:
-            own.append((b"content-type", b"application/json"))
+            headers.append((b"content-type", b"application/json"))
         if answer.status != 204:
-            own.append((b"content-length", b"%d" % len(answer.body)))
-        headers = [*own, (ID, self.request_id.encode()), *security_headers()]
+            headers.append((b"content-length", b"%d" % len(answer.body)))
+        headers.append((REQUEST_ID, self.request_id.encode()))
+        headers += security_headers()
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})
+
+        # 2. Count and log it. Successful calls are many: they are logged for debugging only.
         took_s = time.perf_counter() - self.began_s
         count_request(self.method, self.route, answer.status, took_s)
         level = logging.DEBUG if answer.status < 400 else logging.INFO
         if access_log.isEnabledFor(level):
-            ms = round(took_s * 1000, 1)
-            fields = {"method": self.method, "route": self.route, "status": answer.status, "ms": ms}
+            took_ms = round(took_s * 1000, 1)
+            fields = {
+                "method": self.method,
+                "route": self.route,
+                "status": answer.status,
+                "ms": took_ms,
+            }
             with self.bound():
                 access_log.log(level, "request", extra={"loadmaster": fields})
 
 
 @cache
 def security_headers() -> tuple[tuple[bytes, bytes], ...]:
-    """Security headers of the API's answers, taken from Django's middleware."""
+    """Return the security headers of the API's answers, as Django's middleware sets them."""
     handler: Callable[[HttpRequest], Any] = _empty
     for guard in reversed(GUARDS):
         handler = guard(handler)
-    return tuple(
-        (name.lower().encode(), value.encode())
-        for name, value in handler(_ApiRequest()).headers.items()
-        if name not in ("Content-Type", "Content-Length")
-    )
+    headers = []
+    for name, value in handler(_ApiRequest()).headers.items():
+        if name not in ("Content-Type", "Content-Length"):
+            headers.append((name.lower().encode(), value.encode()))
+    return tuple(headers)
 
 
 def _empty(_: HttpRequest) -> HttpResponse:
+    """Answer without headers of its own."""
     return HttpResponse()
 
 

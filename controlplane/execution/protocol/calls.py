@@ -44,8 +44,9 @@ LARGEST_REGISTRATION = 1 << 18
 LARGEST_HEARTBEAT = 1 << 20
 """Bytes that are parsed in the event loop: 4,000 launches have half as many."""
 
-HEX = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-PARTS = {"uuid": HEX, "str": "[^/]+"}
+UUID_PATTERN = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+CONVERTERS = {"uuid": UUID_PATTERN, "str": "[^/]+"}
+"""Regular expression of each type of a parameter in a route."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +59,25 @@ class Batchers:
 
 def register(request: Request) -> Registered:
     """Exchange a single-use enrolment token (as bearer token) for a node and its token."""
-    tries = throttling.begin("enrolment", address=throttling.network_of(request.address))
-    if (retry_s := throttling.retry_after_s(tries)) is not None:
+    # 1. Refuse a network with too many failed attempts. This one counts as failed at first.
+    attempt = throttling.begin("enrolment", address=throttling.network_of(request.address))
+    retry_s = throttling.retry_after_s(attempt)
+    if retry_s is not None:
         log.warning("too many failures at enrolment")
         headers = {"Retry-After": str(retry_s)}
         raise AgentCallError(429, "throttled", throttling.refusal_text(retry_s), headers=headers)
-    failed = False
+
+    # 2. Enrol the node. Only a wrong token stays counted as failed.
+    is_wrong_token = False
     try:
         check_enrolment_token(request.token)
         return register_node(request.token, request.parse(Registration))
     except AgentCallError as refusal:
-        failed = refusal.status == 401
+        is_wrong_token = refusal.status == 401
         raise
     finally:
-        if not failed:
-            throttling.take_back(tries)
+        if not is_wrong_token:
+            throttling.take_back(attempt)
 
 
 def open_session(request: Request) -> Session:
@@ -85,17 +90,20 @@ def open_session(request: Request) -> Session:
 
 async def heartbeat(request: Request, waiting: Batchers) -> HeartbeatReply:
     """Renew the leases of the listed assignments; learn everything wanted and not yet done."""
-    token, beat = sha256(request.token), request.parse(Heartbeat)
+    token_sha256 = sha256(request.token)
+    beat = request.parse(Heartbeat)
     check_launches(beat.assignments)
-    return await waiting.heartbeats.take(Call(request.id("node_id"), beat, token))
+    return await waiting.heartbeats.take(Call(request.id("node_id"), beat, token_sha256))
 
 
 async def directives(request: Request, waiting: Batchers) -> Directives | None:
     """Learn what became wanted of the node after the cursor, as soon as there is something."""
-    token, node = sha256(request.token), request.id("node_id")
-    cursor, wait_s = request.integer("cursor", 0), request.number("wait", 0.0)
-    found = await waiting.polls.wait(node, token, cursor, wait_s)
-    return found if found.directives else None
+    token_sha256 = sha256(request.token)
+    node = request.id("node_id")
+    cursor = request.integer("cursor", 0)
+    wait_s = request.number("wait", 0.0)
+    answer = await waiting.polls.wait(node, token_sha256, cursor, wait_s)
+    return answer if answer.directives else None
 
 
 def accept(request: Request) -> LaunchSpec:
@@ -106,14 +114,15 @@ def accept(request: Request) -> LaunchSpec:
 
 def report_state(request: Request) -> StateAccepted:
     """Report a state; a replay gets 200, a stale report 409."""
-    node, assignment = _node_key(request), request.id("assignment_id")
+    node = _node_key(request)
+    assignment = request.id("assignment_id")
     state = assignments.report_state(node, assignment, request.parse(StateReport))
     return StateAccepted(state)
 
 
 def append_log(request: Request) -> LogAccepted:
     """Append a gzip piece of a stream; 409 says the offset expected."""
-    following = logs.append_log(
+    next_offset = logs.append_log(
         _node(request),
         request.id("assignment_id"),
         request.names["stream"],
@@ -124,20 +133,21 @@ def append_log(request: Request) -> LogAccepted:
         digest=request.header("x-content-sha256"),
         skipped=request.integer("skipped", default=0) == 1,
     )
-    return LogAccepted(following)
+    return LogAccepted(next_offset)
 
 
 def record_metrics(request: Request) -> MetricsAccepted:
     """Take in a batch of samples; a batch seen before changes nothing."""
-    node, assignment = _node(request), request.id("assignment_id")
-    return MetricsAccepted(
-        assignment_metrics.record_metrics(node, assignment, request.parse(MetricsBatch))
-    )
+    node = _node(request)
+    assignment = request.id("assignment_id")
+    batch = request.parse(MetricsBatch)
+    return MetricsAccepted(assignment_metrics.record_metrics(node, assignment, batch))
 
 
 def _node(request: Request) -> Node:
-    known = Node.objects.filter(token_sha256=sha256(request.token)).order_by()
-    node = known.select_related("cluster", "gpu_type").first()
+    """Return the node of the request's token, with its cluster. Raises AgentCallError."""
+    nodes = Node.objects.filter(token_sha256=sha256(request.token)).order_by()
+    node = nodes.select_related("cluster", "gpu_type").first()
     if node is None:
         raise unknown_token()
     return node
@@ -145,8 +155,8 @@ def _node(request: Request) -> Node:
 
 def _node_key(request: Request) -> UUID:
     """Return the primary key of the token's node, for a service that reads and locks it."""
-    known = Node.objects.filter(token_sha256=sha256(request.token)).order_by()
-    key = known.values_list("pk", flat=True).first()
+    nodes = Node.objects.filter(token_sha256=sha256(request.token)).order_by()
+    key = nodes.values_list("pk", flat=True).first()
     if key is None:
         raise unknown_token()
     return key
@@ -154,11 +164,12 @@ def _node_key(request: Request) -> UUID:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Call: method, route, its dataclasses of the protocol, and its function.
+    """Call: its address, the dataclasses of its request and its answer, and its function.
 
-    `act` takes a Request in a thread, or with `waits` also Batchers in the event loop. A `dated`
-    answer carries the server's time. `query` describes the numbers in the address. One that
-    `enrols` comes without the token of a node.
+    `takes`: class of the request's body, None without one. `gives`: class of the answer. `act`: the
+    function, which gets a Request in a thread; with `waits` it is a coroutine, which gets Batchers
+    too. `dated`: the answer carries the server's time. `query`: descriptions of the numbers in the
+    address. `enrols`: the call needs no token of a node. `most_bytes`: the largest body.
     """
 
     name: str
@@ -176,33 +187,105 @@ class Endpoint:
 
     @property
     def path(self) -> str:
+        """Whole path, with its parameters as <type:name>."""
         return f"{PREFIX}{self.route}"
 
     @property
     def pattern(self) -> Pattern[str]:
-        return re.compile(re.sub(r"<(\w+):(\w+)>", _group, self.path))
+        """Regular expression of the path, with a named group for each parameter."""
+        return re.compile(re.sub(r"<(\w+):(\w+)>", _named_group, self.path))
 
 
-def _group(part: Match[str]) -> str:
-    return f"(?P<{part[2]}>{PARTS[part[1]]})"
+def _named_group(parameter: Match[str]) -> str:
+    """Return the named group for a parameter <type:name>."""
+    kind, name = parameter.groups()
+    return f"(?P<{name}>{CONVERTERS[kind]})"
 
 
-NODE, ASSIGNMENT = "nodes/<uuid:node_id>", "assignments/<uuid:assignment_id>"
+NODE = "nodes/<uuid:node_id>"
+ASSIGNMENT = "assignments/<uuid:assignment_id>"
 ENDPOINTS = (
-    Endpoint("heartbeat", "POST", f"{NODE}/heartbeat", Heartbeat, HeartbeatReply, heartbeat,
-             waits=True, dated=True, most_bytes=LARGEST_HEARTBEAT),
-    Endpoint("directives", "GET", f"{NODE}/directives", None, Directives, directives, waits=True,
-             query={"cursor": "Number of the newest directives that the agent has",
-                    "wait": "Seconds to wait for newer directives"}),
-    Endpoint("state", "PUT", f"{ASSIGNMENT}/state", StateReport, StateAccepted, report_state),
-    Endpoint("metrics", "POST", f"{ASSIGNMENT}/metrics", MetricsBatch, MetricsAccepted,
-             record_metrics, status=202),
-    Endpoint("log", "PUT", f"{ASSIGNMENT}/logs/<str:stream>", bytes, LogAccepted, append_log,
-             query={"offset": "Unpacked bytes before this piece",
-                    "fence": "The assignment's fence", "epoch": "The session's epoch",
-                    "skipped": "1: the bytes before this piece are left out, else 0"}),
-    Endpoint("accept", "PUT", f"{ASSIGNMENT}/accept", Accept, LaunchSpec, accept, dated=True),
-    Endpoint("session", "POST", f"{NODE}/session", SessionRequest, Session, open_session),
-    Endpoint("register", "POST", "register", Registration, Registered, register, status=201,
-             enrols=True, most_bytes=LARGEST_REGISTRATION),
-)  # fmt: skip
+    Endpoint(
+        name="heartbeat",
+        method="POST",
+        route=f"{NODE}/heartbeat",
+        takes=Heartbeat,
+        gives=HeartbeatReply,
+        act=heartbeat,
+        waits=True,
+        dated=True,
+        most_bytes=LARGEST_HEARTBEAT,
+    ),
+    Endpoint(
+        name="directives",
+        method="GET",
+        route=f"{NODE}/directives",
+        takes=None,
+        gives=Directives,
+        act=directives,
+        waits=True,
+        query={
+            "cursor": "Number of the newest directives that the agent has",
+            "wait": "Seconds to wait for newer directives",
+        },
+    ),
+    Endpoint(
+        name="state",
+        method="PUT",
+        route=f"{ASSIGNMENT}/state",
+        takes=StateReport,
+        gives=StateAccepted,
+        act=report_state,
+    ),
+    Endpoint(
+        name="metrics",
+        method="POST",
+        route=f"{ASSIGNMENT}/metrics",
+        takes=MetricsBatch,
+        gives=MetricsAccepted,
+        act=record_metrics,
+        status=202,
+    ),
+    Endpoint(
+        name="log",
+        method="PUT",
+        route=f"{ASSIGNMENT}/logs/<str:stream>",
+        takes=bytes,
+        gives=LogAccepted,
+        act=append_log,
+        query={
+            "offset": "Unpacked bytes before this piece",
+            "fence": "The assignment's fence",
+            "epoch": "The session's epoch",
+            "skipped": "1: the bytes before this piece are left out, else 0",
+        },
+    ),
+    Endpoint(
+        name="accept",
+        method="PUT",
+        route=f"{ASSIGNMENT}/accept",
+        takes=Accept,
+        gives=LaunchSpec,
+        act=accept,
+        dated=True,
+    ),
+    Endpoint(
+        name="session",
+        method="POST",
+        route=f"{NODE}/session",
+        takes=SessionRequest,
+        gives=Session,
+        act=open_session,
+    ),
+    Endpoint(
+        name="register",
+        method="POST",
+        route="register",
+        takes=Registration,
+        gives=Registered,
+        act=register,
+        status=201,
+        enrols=True,
+        most_bytes=LARGEST_REGISTRATION,
+    ),
+)

@@ -37,21 +37,23 @@ from jobs.models import Assignment, Job
 from policies.contract.plan import Placement, Plan
 from policies.contract.snapshot import Jobs
 
-AT_ONCE = 500
-"""Assignments per statement."""
+ROWS_PER_STATEMENT = 500
+"""Assignments that one statement updates."""
 
 
 @dataclass(frozen=True, slots=True)
-class Changing:
-    """Live gangs of the cluster and their changes to a plan."""
+class GangChanges:
+    """Live gangs of the cluster, and the changes from them to a plan."""
 
     gangs: Mapping[PlacementKey, Gang]
     changes: tuple[Change, ...]
 
     @classmethod
-    def of(cls, held: LiveAssignments, plan: Plan) -> Changing:
-        gangs = {gang.key: gang for gang in held.gangs()}
-        return cls(gangs, changes({key: gang.running for key, gang in gangs.items()}, plan))
+    def of(cls, assignments: LiveAssignments, plan: Plan) -> GangChanges:
+        """Return the changes from these assignments to a plan."""
+        gangs = {gang.key: gang for gang in assignments.gangs()}
+        running = {key: gang.running for key, gang in gangs.items()}
+        return cls(gangs, changes(running, plan))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,62 +63,94 @@ class Prepared:
     observed: Observation
     plan: Plan
     launcher: Launcher
-    changing: Changing
+    observed_changes: GangChanges
+    """Changes from the assignments that the plan was made from."""
 
     @classmethod
     def of(cls, observed: Observation, plan: Plan, of_round: Round) -> Prepared:
+        """Prepare the plan of a round."""
         launcher = Launcher(observed, plan, of_round)
-        return cls(observed, plan, launcher, Changing.of(observed.held, plan))
+        return cls(observed, plan, launcher, GangChanges.of(observed.held, plan))
 
 
 def apply_plan(prepared: Prepared, now: datetime) -> Applied:
     """Apply the plan in a transaction that holds the round's lock; see `Applied`."""
-    observed, launcher, changing = prepared.observed, prepared.launcher, prepared.changing
-    if (held := observed.held.newest()) is not None:
-        changing = Changing.of(held, prepared.plan)
-    gangs, todo = changing.gangs, changing.changes
-    _lock(todo)
-    for change in todo:
+    # 1. The changes from the newest assignments, under the locks of their nodes and jobs.
+    gang_changes = prepared.observed_changes
+    newest = prepared.observed.held.newest()
+    if newest is not None:
+        gang_changes = GangChanges.of(newest, prepared.plan)
+    gangs = gang_changes.gangs
+    _lock(gang_changes.changes)
+
+    # 2. Stops.
+    for change in gang_changes.changes:
         if isinstance(change, Stop):
             preempt_gang(gangs[key_of(change)].assignments[0].pk, ACTOR, now)
-    kept = [(c, c.placement, gangs[c.key]) for c in todo if isinstance(c, Keep) and c.placement]
-    _change_terms([(wanted, gang) for keep, wanted, gang in kept if keep.changes_term], now)
-    _expect([(wanted, gang) for _, wanted, gang in kept], launcher, observed.snapshot.jobs)
-    wanted = [c.placement for c in todo if not isinstance(c, Keep | Preempt)]
-    return Applied(todo, launcher.launch(wanted, now))
+
+    # 3. Terms and expected speeds of the gangs that go on.
+    kept: list[tuple[Placement, Gang]] = []
+    with_new_term: list[tuple[Placement, Gang]] = []
+    for change in gang_changes.changes:
+        if isinstance(change, Keep) and change.placement:
+            kept.append((change.placement, gangs[change.key]))
+            if change.changes_term:
+                with_new_term.append((change.placement, gangs[change.key]))
+    _change_terms(with_new_term, now)
+    _update_expected_speeds(kept, prepared.launcher, prepared.observed.snapshot.jobs)
+
+    # 4. Launches: those that start, and those that start elsewhere once they have stopped.
+    to_launch = [
+        change.placement
+        for change in gang_changes.changes
+        if not isinstance(change, Keep | Preempt)
+    ]
+    return Applied(gang_changes.changes, prepared.launcher.launch(to_launch, now))
 
 
 def _change_terms(kept: Iterable[tuple[Placement, Gang]], now: datetime) -> None:
     """Write new terms, equal ones together: a round may prolong thousands to the same end."""
-    ranks = defaultdict[tuple[float | None, int | None], list[UUID]](list)
-    for wanted, gang in kept:
-        ranks[wanted.until_s, wanted.steps_quota] += [a.pk for a in gang.assignments]
-    for (until_s, quota), pks in ranks.items():
-        _update(pks, term_until=time_of(until_s), steps_quota=quota, term_at=now)
+    keys_by_term = defaultdict[tuple[float | None, int | None], list[UUID]](list)
+    for placement, gang in kept:
+        keys = [assignment.pk for assignment in gang.assignments]
+        keys_by_term[placement.until_s, placement.steps_quota] += keys
+    for (until_s, steps_quota), keys in keys_by_term.items():
+        _update(keys, term_until=time_of(until_s), steps_quota=steps_quota, term_at=now)
 
 
-def _expect(kept: Iterable[tuple[Placement, Gang]], launcher: Launcher, jobs: Jobs) -> None:
+def _update_expected_speeds(
+    kept: Iterable[tuple[Placement, Gang]], launcher: Launcher, jobs: Jobs
+) -> None:
     """Update expected speeds on shared GPUs, where partners come and leave."""
-    ranks = defaultdict[float | None, list[UUID]](list)
-    for placed, gang in kept:
-        if any(seat.share < 1.0 for seat in placed.ranks):
-            kind = jobs.columns.kinds[jobs.position[placed.job]]
-            speed = launcher.expected_steps_per_s(placed, kind)
-            ranks[speed] += [a.pk for a in gang.assignments if a.predicted_steps_per_s != speed]
-    for speed, pks in ranks.items():
-        _update(pks, predicted_steps_per_s=speed)
+    keys_by_speed = defaultdict[float | None, list[UUID]](list)
+    for placement, gang in kept:
+        if all(seat.share >= 1.0 for seat in placement.ranks):
+            continue
+        kind = jobs.columns.kinds[jobs.position[placement.job]]
+        speed = launcher.expected_steps_per_s(placement, kind)
+        for assignment in gang.assignments:
+            if assignment.predicted_steps_per_s != speed:
+                keys_by_speed[speed].append(assignment.pk)
+    for speed, keys in keys_by_speed.items():
+        _update(keys, predicted_steps_per_s=speed)
 
 
-def _update(pks: Sequence[UUID], **values: object) -> None:
-    for some in batches(pks, AT_ONCE):
-        Assignment.objects.filter(pk__in=some, state__in=LIVE).update(**values)
+def _update(keys: Sequence[UUID], **values: object) -> None:
+    """Write these values to the assignments that are still live."""
+    for some_keys in batches(keys, ROWS_PER_STATEMENT):
+        Assignment.objects.filter(pk__in=some_keys, state__in=LIVE).update(**values)
 
 
-def _lock(todo: Sequence[Change]) -> None:
+def _lock(planned: Sequence[Change]) -> None:
     """Lock changed rows, nodes before jobs; not keys, which other commits share in any order."""
-    nodes, jobs = set[str](), set[str]()
-    for change in (c for c in todo if not isinstance(c, Keep)):
-        jobs.add(key_of(change)[0])
-        nodes |= {rank.node for side in sides(change) for rank in side}
+    nodes: set[str] = set()
+    jobs: set[str] = set()
+    for change in planned:
+        if isinstance(change, Keep):
+            continue
+        job, _, _ = key_of(change)
+        jobs.add(job)
+        before, after = sides(change)
+        nodes.update(rank.node for rank in (*before, *after))
     for rows in (Node.objects.filter(pk__in=nodes), Job.objects.filter(pk__in=jobs)):
         list(rows.select_for_update(no_key=True).order_by("pk").values_list("pk"))

@@ -50,90 +50,108 @@ class RoundPage:
 
 
 def rounds_page(number: int | str | None) -> tuple[Page[Round], list[RoundRow]]:
-    """Rounds, latest first, without their snapshots and plans."""
+    """Return a page of rounds, latest first, and its rows; without snapshots and plans."""
     rounds = Round.objects.select_related("cluster").order_by("-id")
     rounds = rounds.defer("snapshot", "plan", "runs_expected")
     page = Paginator(rounds, PAGE_SIZE).get_page(number)
-    return page, [_row(r) for r in page.object_list]
+    return page, [_row(round_) for round_ in page.object_list]
 
 
 def round_page(user: User, pk: int) -> RoundPage | None:
+    """Return the page of a round; None if there is none."""
     rounds = Round.objects.select_related("cluster", "tariff", "pue")
-    found = rounds.defer("snapshot", "runs_expected").filter(pk=pk).first()
-    if found is None:
+    round_ = rounds.defer("snapshot", "runs_expected").filter(pk=pk).first()
+    if round_ is None:
         return None
-    changes, rejected = _dicts(found.changes), _dicts(found.rejected)
-    jobs, places = _job_names(user, [*changes, *rejected]), _place_names(changes)
-    waiting = found.plan.get("waiting", ()) if isinstance(found.plan, dict) else ()
-    done, refused = (
-        tuple(_change_row(entry, jobs, places) for entry in entries)
-        for entries in (changes, rejected)
-    )
-    zone, at = found.timezone or found.cluster.timezone, found.started_at
-    price = None if found.tariff is None else price_per_kwh(found.tariff, at, zone)
-    return RoundPage(_row(found), done, refused, len(waiting), price)
+
+    # 1. Its changes and rejected placements, with the names of jobs, nodes and GPUs.
+    changes = _dicts(round_.changes)
+    rejected = _dicts(round_.rejected)
+    job_names = _job_names(user, [*changes, *rejected])
+    place_names = _place_names(changes)
+    change_rows = [_change_row(entry, job_names, place_names) for entry in changes]
+    rejected_rows = [_change_row(entry, job_names, place_names) for entry in rejected]
+
+    # 2. Jobs that wait, and the price.
+    waiting = round_.plan.get("waiting", ()) if isinstance(round_.plan, dict) else ()
+    price = None
+    if round_.tariff is not None:
+        zone = round_.timezone or round_.cluster.timezone
+        price = price_per_kwh(round_.tariff, round_.started_at, zone)
+    return RoundPage(_row(round_), tuple(change_rows), tuple(rejected_rows), len(waiting), price)
 
 
 def snapshot_file(pk: int) -> tuple[str, dict[str, Any]] | None:
-    """Name and content of a round's snapshot file; None without round or snapshot."""
+    """Return (name, content) of a round's snapshot file; None without round or snapshot."""
     rounds = Round.objects.select_related("cluster").only("number", "snapshot", "cluster__name")
-    found = rounds.filter(pk=pk).first()
-    if found is None or found.snapshot is None:
+    round_ = rounds.filter(pk=pk).first()
+    if round_ is None or round_.snapshot is None:
         return None
-    return f"{found.cluster.name}-round-{found.number}-snapshot.json", found.snapshot
+    return f"{round_.cluster.name}-round-{round_.number}-snapshot.json", round_.snapshot
 
 
-def _row(of: Round) -> RoundRow:
-    counts = Counter(str(c.get("change", "")) for c in _dicts(of.changes))
-    known = [s for s in (of.snapshot_s, of.solve_s, of.apply_s) if s is not None]
-    return RoundRow(of, tuple(sorted(counts.items())), sum(known) if known else None)
+def _row(round_: Round) -> RoundRow:
+    """Return the row of a round; its time is that of the steps that it came to."""
+    counts = Counter(str(change.get("change", "")) for change in _dicts(round_.changes))
+    steps_s = (round_.snapshot_s, round_.solve_s, round_.apply_s)
+    known_s = [seconds for seconds in steps_s if seconds is not None]
+    took_s = sum(known_s) if known_s else None
+    return RoundRow(round_, tuple(sorted(counts.items())), took_s)
 
 
 def _dicts(values: object) -> list[dict[str, Any]]:
-    return [v for v in values if isinstance(v, dict)] if isinstance(values, list) else []
+    """Return the objects of a stored list; [] for anything else."""
+    if not isinstance(values, list):
+        return []
+    return [value for value in values if isinstance(value, dict)]
 
 
 def _job_names(user: User, entries: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    ids = uuids(e.get("job") for e in entries)
+    """Return the names of the jobs that the user may see, by id."""
+    ids = uuids(entry.get("job") for entry in entries)
     jobs = visible_jobs(user).filter(pk__in=ids)
     return {str(pk): name for pk, name in jobs.values_list("pk", "name")}
 
 
 def _place_names(changes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Names of nodes by id, and numbers of GPUs on their nodes by uuid."""
-    seats = [s for c in changes for side in ("from", "to") for s in _dicts(c.get(side))]
-    nodes = uuids(s.get("node") for s in seats)
-    rows = Node.objects.filter(pk__in=nodes).values_list("pk", "name")
-    names = {str(pk): name for pk, name in rows}
-    per_node: Counter[Any] = Counter()
-    devices = Device.objects.filter(node__in=nodes).order_by("node", "uuid")
-    for node_id, device in devices.values_list("node_id", "uuid"):
-        names[f"{node_id}/{device}"] = str(per_node[node_id])
-        per_node[node_id] += 1
+    """Return the names of nodes by id, and the number of each GPU on its node by node/uuid."""
+    seats = []
+    for change in changes:
+        seats += [*_dicts(change.get("from")), *_dicts(change.get("to"))]
+    node_ids = uuids(seat.get("node") for seat in seats)
+    nodes = Node.objects.filter(pk__in=node_ids).values_list("pk", "name")
+    names = {str(pk): name for pk, name in nodes}
+    gpus_of_node: Counter[Any] = Counter()
+    devices = Device.objects.filter(node__in=node_ids).order_by("node", "uuid")
+    for node_id, uuid in devices.values_list("node_id", "uuid"):
+        names[f"{node_id}/{uuid}"] = str(gpus_of_node[node_id])
+        gpus_of_node[node_id] += 1
     return names
 
 
 def _change_row(
-    entry: Mapping[str, Any], jobs: Mapping[str, str], places: Mapping[str, str]
+    entry: Mapping[str, Any], job_names: Mapping[str, str], place_names: Mapping[str, str]
 ) -> ChangeRow:
+    """Return the row of a stored change or rejected placement."""
     job = str(entry.get("job", ""))
     mark = " (measuring)" if entry.get("purpose") == "profiling" else ""
     return ChangeRow(
         change=str(entry.get("change") or entry.get("code") or ""),
-        job_id=job if job in jobs else None,
-        name=jobs.get(job, OTHERS) + mark,
-        where=_seats(entry.get("to"), places),
-        before=_seats(entry.get("from"), places),
+        job_id=job if job in job_names else None,
+        name=job_names.get(job, OTHERS) + mark,
+        where=_in_words(entry.get("to"), place_names),
+        before=_in_words(entry.get("from"), place_names),
         detail=str(entry.get("detail", "")),
     )
 
 
-def _seats(seats: object, places: Mapping[str, str]) -> str:
+def _in_words(seats: object, place_names: Mapping[str, str]) -> str:
+    """Return stored seats as text: nodes, each with its GPUs."""
     words = []
     for seat in _dicts(seats):
         node = str(seat.get("node", ""))
-        gpus = [places.get(f"{node}/{d}", str(d)) for d in seat.get("devices", ())]
-        words.append(
-            f"{places.get(node, node)} ({part_of(seat.get('share'))}GPU {', '.join(gpus)})"
-        )
+        devices = seat.get("devices", ())
+        gpus = [place_names.get(f"{node}/{uuid}", str(uuid)) for uuid in devices]
+        part = part_of(seat.get("share"))
+        words.append(f"{place_names.get(node, node)} ({part}GPU {', '.join(gpus)})")
     return ", ".join(words)

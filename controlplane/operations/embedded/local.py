@@ -42,7 +42,7 @@ class Local:
 
 
 _POLL_S = 0.2
-"""Seconds between two looks whether the kernels are compiled."""
+"""Pause in seconds while the policies' kernels are being compiled."""
 
 
 def ignore_pages(local: Local) -> None:
@@ -57,10 +57,11 @@ def running_locally(
     nodes: Sequence[EmulatedNode] = EMULATED_NODES,
     on_pages: Callable[[Local], None] = ignore_pages,
 ) -> Iterator[Local]:
-    """Start everything, yield, and stop everything; "docker" runs jobs in containers.
+    """Start everything, yield, and stop everything. Raises EmbeddedError.
 
-    `say` receives a line before each step that takes seconds. `on_pages` is called once the pages
-    answer, before agents and worker start. Raises EmbeddedError.
+    `port`: of the pages. `say` receives a line before each step that takes seconds. `nodes`: one
+    agent is started for each. `on_pages` is called once the pages answer, before agents and worker
+    start.
     """
     if runtime.name == "docker":
         check_engine()
@@ -97,12 +98,12 @@ def running_locally(
 def _collect_static_files() -> None:
     """Copy the pages' files to where web serves them from, unless they are there already."""
     files = (settings.BASE_DIR / "static").rglob("*")
-    newest = max(path.stat().st_mtime_ns for path in files)
+    newest_ns = max(path.stat().st_mtime_ns for path in files)
+    state = f"{loadmaster.__version__} {newest_ns}"
     stamp = Path(settings.STATIC_ROOT) / "loadmaster.stamp"
-    wanted = f"{loadmaster.__version__} {newest}"
-    if not stamp.exists() or stamp.read_text() != wanted:
+    if not stamp.exists() or stamp.read_text() != state:
         call_command("collectstatic", interactive=False, verbosity=0)
-        stamp.write_text(wanted)
+        stamp.write_text(state)
 
 
 @contextmanager
@@ -112,9 +113,8 @@ def _compiling_kernels() -> Iterator[subprocess.Popen[bytes]]:
     Its lower priority leaves the processors to the programs that start meanwhile. The workers'
     solvers find the result on the disk; without it the first round would compile.
     """
-    null = subprocess.DEVNULL
     solver = ["nice", "-n", "10", *python("-m", "policies", "serve")]
-    child = subprocess.Popen(solver, stdin=null, stdout=null)
+    child = subprocess.Popen(solver, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
         yield child
     finally:
@@ -123,7 +123,7 @@ def _compiling_kernels() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _await_kernels(compiler: subprocess.Popen[bytes], supervisor: Supervisor) -> None:
-    """Wait for the child, whatever its exit status: the worker's solver says what is wrong."""
+    """Wait for the child's end. If it failed, so will the worker's solver, which says why."""
     if compiler.poll() is None:
         supervisor.say(
             "Compiling the policies' kernels, once and for about half a minute; jobs start after"
@@ -156,8 +156,8 @@ def _agent(node: EmulatedNode, home: Path, port: int, runtime: LocalRuntime = PR
     emulation = folder / f"{node.name}.yaml"
     emulation.write_text(yaml.safe_dump(_emulation(node)))
     token_file = folder / f"{node.name}.token"
-    last_epoch = _epoch(node)
-    if last_epoch is None:  # it is not enrolled yet
+    last_epoch = _last_epoch(node)
+    if last_epoch is None:  # not enrolled yet
         cluster = Cluster.objects.get(name=CLUSTER)
         write_whole(token_file, issue_enrolment_token(cluster, role="both").encode())
     program = programs.agent(node.name, home, port, emulation, token_file, runtime)
@@ -165,26 +165,30 @@ def _agent(node: EmulatedNode, home: Path, port: int, runtime: LocalRuntime = PR
 
 
 def _has_session_after(node: EmulatedNode, last_epoch: int) -> bool:
-    """Return True if the agent has begun a session after that epoch; sets the idle power."""
+    """Return True if the agent has begun a session after that epoch.
+
+    Then its node gets the emulated node's base power, unless an operator has set another.
+    """
     connections.close_all()  # a supervisor holds no connection while it waits
-    if (_epoch(node) or 0) <= last_epoch:
+    if (_last_epoch(node) or 0) <= last_epoch:
         return False
     default_w = Node._meta.get_field("base_w").default
-    _row(node).filter(base_w=default_w).update(base_w=node.base_w)
+    _rows(node).filter(base_w=default_w).update(base_w=node.base_w)
     return True
 
 
-def _epoch(node: EmulatedNode) -> int | None:
+def _last_epoch(node: EmulatedNode) -> int | None:
     """Return the number of the node's last session; None if it was never enrolled."""
-    return _row(node).values_list("epoch", flat=True).first()
+    return _rows(node).values_list("epoch", flat=True).first()
 
 
-def _row(node: EmulatedNode) -> QuerySet[Node]:
+def _rows(node: EmulatedNode) -> QuerySet[Node]:
+    """Return the node's row; none until its agent has enrolled."""
     return Node.objects.filter(cluster__name=CLUSTER, name=node.name)
 
 
 def _emulation(node: EmulatedNode) -> dict[str, object]:
-    """Content of an agent's file of emulated GPUs."""
+    """Return the content of the agent's file of emulated GPUs."""
     return {
         "gpu_type": node.gpu_type,
         "count": node.gpus,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
@@ -146,8 +146,11 @@ SCENARIO_FIELDS = (
     "currency", "round_s", "horizon_s", "power_cap_w", "emissions_cost_per_kg", "gather_s",
     "round_jobs", "teams", "kinds", "gpu_types", "value_of_time", "min_run_factor",
 )  # fmt: skip
+"""Fields that a scenario has unchanged."""
+
 NODE_FIELDS = ("gpu_type", "cores", "memory_gb", "resources", "labels", "role", "rack", "link_gbps")
-"""Fields copied unchanged."""
+"""Fields that each node of a `NodeSpec` has unchanged."""
+
 _FORM = Form(ClusterSpec, "cluster")
 
 
@@ -159,8 +162,9 @@ def scenario_of(spec: Mapping[str, Any]) -> Scenario:
     except FormError as error:
         raise ClusterFileError(str(error)) from None
     names = [team.name for team in cluster.teams]
-    if (i := _repeated(names)) is not None:
-        raise ClusterFileError(f"teams[{i}].name: {names[i]!r} is there twice")
+    repeated = _first_repeated(names)
+    if repeated is not None:
+        raise ClusterFileError(f"teams[{repeated}].name: {names[repeated]!r} is there twice")
     return Scenario(
         nodes=_nodes(cluster),
         energy=_energy(cluster),
@@ -170,29 +174,37 @@ def scenario_of(spec: Mapping[str, Any]) -> Scenario:
     )
 
 
-def _repeated(names: Sequence[str]) -> int | None:
-    """Position of the first repeated name; None if there is none."""
-    first = {name: i for i, name in reversed(list(enumerate(names)))}
-    return next((i for i, name in enumerate(names) if first[name] < i), None)
+def _first_repeated(names: Sequence[str]) -> int | None:
+    """Return the position of the first name that has occurred before; None if there is none."""
+    seen: set[str] = set()
+    for position, name in enumerate(names):
+        if name in seen:
+            return position
+        seen.add(name)
+    return None
 
 
 def _nodes(cluster: ClusterSpec) -> tuple[NodeView, ...]:
-    memory_gb = {g.name: g.memory_gb for g in cluster.gpu_types}
+    """Return all nodes of the file. Raises ClusterFileError."""
+    memory_gb = {gpu_type.name: gpu_type.memory_gb for gpu_type in cluster.gpu_types}
     nodes = []
     for i, spec in enumerate(cluster.nodes):
         _check_type(spec, f"nodes[{i}]")
         power_w = _power_w(spec, f"nodes[{i}]")
-        numbers = range(1, spec.count + 1)
-        names = [f"{spec.name}-{n}" for n in numbers] if spec.count > 1 else [spec.name]
+        names = [spec.name]
+        if spec.count > 1:
+            names = [f"{spec.name}-{number}" for number in range(1, spec.count + 1)]
         nodes += [_node(name, spec, power_w, memory_gb) for name in names]
-    if (found := _repeated([node.id for node in nodes])) is not None:
-        raise ClusterFileError(f"nodes: two nodes are called {nodes[found].id!r}")
+    repeated = _first_repeated([node.id for node in nodes])
+    if repeated is not None:
+        raise ClusterFileError(f"nodes: two nodes are called {nodes[repeated].id!r}")
     if not nodes:
         raise ClusterFileError("nodes: a cluster has at least one node")
     return tuple(nodes)
 
 
 def _check_type(spec: NodeSpec, path: str) -> None:
+    """Raise ClusterFileError unless the node has a GPU type exactly if it has GPUs, and cores."""
     if spec.gpus and not spec.gpu_type:
         raise ClusterFileError(f"{path}.gpu_type: is missing; name the type of its GPUs")
     if not spec.gpus and spec.gpu_type:
@@ -207,17 +219,22 @@ def _check_type(spec: NodeSpec, path: str) -> None:
 def _node(
     name: str, spec: NodeSpec, power_w: tuple[float, ...], memory_gb: Mapping[str, float]
 ) -> NodeView:
-    memory = memory_gb.get(spec.gpu_type, 0.0) if spec.gpu_memory_gb is None else spec.gpu_memory_gb
+    """Return one node; `memory_gb`: of a GPU by type, where the node does not say it."""
+    gpu_memory_gb = spec.gpu_memory_gb
+    if gpu_memory_gb is None:
+        gpu_memory_gb = memory_gb.get(spec.gpu_type, 0.0)
+    devices = [DeviceView(f"gpu{i}", gpu_memory_gb, spec.slots) for i in range(spec.gpus)]
     return NodeView(
         id=name,
         name=name,
         power_w=power_w,
-        devices=tuple(DeviceView(f"gpu{i}", memory, spec.slots) for i in range(spec.gpus)),
+        devices=tuple(devices),
         **{field: getattr(spec, field) for field in NODE_FIELDS},
     )
 
 
 def _power_w(spec: NodeSpec, path: str) -> tuple[float, ...]:
+    """Return a node's watts with 0, 1, ... GPUs in use. Raises ClusterFileError."""
     if spec.power_w:
         if len(spec.power_w) != spec.gpus + 1:
             wanted = f"{spec.gpus + 1} numbers (0 to {spec.gpus} GPUs in use)"
@@ -236,6 +253,7 @@ def _power_w(spec: NodeSpec, path: str) -> tuple[float, ...]:
 
 
 def _energy(cluster: ClusterSpec) -> tuple[PriceInterval, ...]:
+    """Return the prices over time: as given in steps, by hour, or one for ever."""
     energy = cluster.energy
     if energy.steps:
         return energy.steps
@@ -244,38 +262,60 @@ def _energy(cluster: ClusterSpec) -> tuple[PriceInterval, ...]:
             PriceInterval(0.0, inf, energy.price_per_kwh, energy.pue, energy.emissions_g_per_kwh),
         )
     steps = []
-    for from_s, to_s, hour in _pieces(cluster, energy.by_hour):
-        bands = [b for b in energy.by_hour if _covers(b, hour)]
-        prices = [b.price_per_kwh for b in bands if b.price_per_kwh is not None]
-        grams = [b.emissions_g_per_kwh for b in bands if b.emissions_g_per_kwh is not None]
-        price = prices[0] if prices else energy.price_per_kwh
-        emissions = grams[0] if grams else energy.emissions_g_per_kwh
-        steps.append(PriceInterval(from_s, to_s, price, energy.pue, emissions))
+    for interval in _unchanging_intervals(cluster, energy.by_hour):
+        # The first band that covers the hour and has a price holds; the same for emissions.
+        price = energy.price_per_kwh
+        emissions = energy.emissions_g_per_kwh
+        for band in reversed(energy.by_hour):
+            if _covers(band, interval.hour):
+                if band.price_per_kwh is not None:
+                    price = band.price_per_kwh
+                if band.emissions_g_per_kwh is not None:
+                    emissions = band.emissions_g_per_kwh
+        steps.append(PriceInterval(interval.from_s, interval.to_s, price, energy.pue, emissions))
     return tuple(steps)
 
 
 def _power_caps(cluster: ClusterSpec) -> tuple[PowerCapStep, ...]:
-    found = []
-    for from_s, to_s, hour in _pieces(cluster, cluster.power_caps):
-        caps = [c.power_cap_w for c in cluster.power_caps if _covers(c, hour)]
-        found += [PowerCapStep(from_s, to_s, cap) for cap in caps[:1]]
-    return tuple(found)
+    """Return the power caps over time: of each interval the first cap that covers it."""
+    steps = []
+    for interval in _unchanging_intervals(cluster, cluster.power_caps):
+        for cap in cluster.power_caps:
+            if _covers(cap, interval.hour):
+                steps.append(PowerCapStep(interval.from_s, interval.to_s, cap.power_cap_w))
+                break
+    return tuple(steps)
 
 
-def _pieces(
+class _Interval(NamedTuple):
+    """Time in seconds of the simulation in which no band begins or ends."""
+
+    from_s: float
+    to_s: float
+    hour: float
+    """Hour of the day at its middle, which the same bands cover as all of it."""
+
+
+def _unchanging_intervals(
     cluster: ClusterSpec, bands: Sequence[HourlyPrice | HourlyCap]
-) -> Iterator[tuple[float, float, float]]:
-    """Times without a change of band: (from_s, to_s, hour of the day)."""
-    edges = sorted({0.0, DAY_H, *(b.from_hour for b in bands), *(b.to_hour for b in bands)})
-    for day in range(cluster.days + 1 if bands else 0):
-        for from_hour, to_hour in pairwise(edges):
+) -> Iterator[_Interval]:
+    """Yield the intervals between begins and ends of bands, for the cluster's `days`."""
+    if not bands:
+        return
+    hours = {0.0, DAY_H}
+    for band in bands:
+        hours.update((band.from_hour, band.to_hour))
+    # One day more: the first begins at `start_hour`.
+    for day in range(cluster.days + 1):
+        for from_hour, to_hour in pairwise(sorted(hours)):
             from_s = (day * DAY_H + from_hour - cluster.start_hour) * HOUR_S
             to_s = (day * DAY_H + to_hour - cluster.start_hour) * HOUR_S
             if to_s > 0:
-                yield max(0.0, from_s), to_s, (from_hour + to_hour) / 2
+                yield _Interval(max(0.0, from_s), to_s, (from_hour + to_hour) / 2)
 
 
 def _covers(band: HourlyPrice | HourlyCap, hour: float) -> bool:
+    """Return True if a band covers this hour of the day."""
     if band.from_hour < band.to_hour:
         return band.from_hour <= hour < band.to_hour
-    return hour >= band.from_hour or hour < band.to_hour
+    return hour >= band.from_hour or hour < band.to_hour  # over midnight, or all day

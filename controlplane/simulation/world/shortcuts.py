@@ -4,8 +4,8 @@
 only, so its rounds need not see running jobs, and rounds with an empty queue or no free device are
 left out. That needs a cluster without power cap, scarce resources, limits of teams, dependencies
 and other rules of a workload, deadlines, shared devices, batch jobs or jobs without GPUs. It stays
-because FIFO's 1,000 rounds on 100 nodes take 4.8 times as long without it (0.26 s, goal 0.5 s), and
-the gathered rounds of a year 2.9 times (83 s, goal 120 s).
+because without it FIFO's 1,000 rounds on 100 nodes take four to five times as long (0.26 s, goal
+0.5 s), and the gathered rounds of a year's part about three times (the year: 83 s, goal 120 s).
 
 `skips_empty`: a policy that keeps all started jobs (`keeps_started`) changes nothing while none
 waits. Such rounds are left out, but for drains and where caps, gathered rounds or the time to

@@ -104,7 +104,7 @@ def _run_time(job: Job, snapshot: Snapshot) -> UnknownRunTime | None:
     """Return the interval of the job's run time; None if that is known or predicted."""
     row = snapshot.jobs.position.get(str(job.pk))
     if job.has_no_speed and row is not None:
-        predicted_s = snapshot.jobs.columns.told_run_s[row]
+        predicted_s = snapshot.jobs.columns.predicted_run_s[row]
         if isfinite(predicted_s):
             return None
     now = datetime.fromtimestamp(snapshot.now_s, UTC)

@@ -1,4 +1,4 @@
-"""manage.py set_person NAME [--team T] [--role R] [--operator]: create, change, or disable."""
+"""manage.py set_person NAME [--team T] [--role R] [--operator]: create or change a person."""
 
 from argparse import ArgumentParser
 from typing import Any
@@ -9,13 +9,13 @@ from django.core.management.base import CommandError
 from clusters.management.operators import OperatorCommand
 from jobs.models import TeamRole
 from jobs.people import (
-    password_reset,
-    person_disabled,
-    person_saved,
-    role_taken,
-    teams_named,
-    tokens_ended,
-)  # fmt: skip
+    disable_person,
+    end_tokens_of,
+    remove_member,
+    reset_password,
+    save_person,
+    teams_by_name,
+)
 
 
 class Command(OperatorCommand):
@@ -68,35 +68,56 @@ class Command(OperatorCommand):
         end_tokens: bool,
         **options: Any,
     ) -> None:
-        if disable or end_tokens:
-            user = _known(name)
-            ended = person_disabled(user) if disable else tokens_ended(user)
-            gone = "; the account is disabled" if disable else ""
-            self.stdout.write(f"{name}: {ended} API tokens have ended{gone}")
+        # 1. --disable and --end-tokens change nothing else.
+        if disable:
+            ended = disable_person(_get_user(name))
+            self.stdout.write(f"{name}: {ended} API tokens have ended; the account is disabled")
             return
-        known = _known(name) if options["new_password"] else None
+        if end_tokens:
+            ended = end_tokens_of(_get_user(name))
+            self.stdout.write(f"{name}: {ended} API tokens have ended")
+            return
+
+        # 2. Refuse what cannot be done, before anything is changed.
+        if options["new_password"]:
+            _get_user(name)
         if options["role"] and not team:
             raise CommandError("--role: name the team by --team")
-        for left in teams_named(leave):
-            if not role_taken(left, _known(name)):
-                raise CommandError(f"--leave: {name} is not in team {left}")
-        operator, sees_costs = options["operator"], options["sees_costs"]
-        password = person_saved(
-            name, teams=teams_named(team), role=options["role"], operator=operator,
+
+        # 3. Take them out of teams.
+        for team_to_leave in teams_by_name(leave):
+            if not remove_member(team_to_leave, _get_user(name)):
+                raise CommandError(f"--leave: {name} is not in team {team_to_leave}")
+
+        # 4. Create or change them. A name without rights or teams enables a disabled person.
+        operator = options["operator"]
+        sees_costs = options["sees_costs"]
+        changes_rights = bool(team or leave or sees_costs or operator is not None)
+        password = save_person(
+            name,
+            teams=teams_by_name(team),
+            role=options["role"],
+            operator=operator,
             sees_costs=sees_costs,
-            enable=not (team or leave or sees_costs or operator is not None),
-        )  # fmt: skip
-        password = password_reset(known) if known else password
-        words = (
-            f"log in with the one-time password {password} (shown only now, and changed at the"
-            " first login)"
+            enable=not changes_rights,
         )
-        still = f"; still disabled, until `set_person {name}` without options"
-        said = words if password else "changed"
-        self.stdout.write(f"{name}: {said}{'' if _known(name).is_active else still}")
+        if options["new_password"]:
+            password = reset_password(_get_user(name))
+
+        # 5. Show the result. A password is shown this once.
+        outcome = "changed"
+        if password:
+            outcome = (
+                f"log in with the one-time password {password} (shown only now, and changed at the"
+                " first login)"
+            )
+        if not _get_user(name).is_active:
+            outcome += f"; still disabled, until `set_person {name}` without options"
+        self.stdout.write(f"{name}: {outcome}")
 
 
-def _known(name: str) -> User:
+def _get_user(name: str) -> User:
+    """Return the user of this name. Raises CommandError if there is none."""
     user = User.objects.filter(username=name).first()
     if user is None:
         raise CommandError(f"there is nobody called {name!r}")

@@ -9,7 +9,7 @@ from django.db.models import FloatField
 from clusters.management.operators import OperatorCommand, finite
 from jobs.models import Team
 from jobs.models.teams import Order
-from jobs.people import team_saved
+from jobs.people import save_team
 
 NONE = "none"
 UNSAID = object()
@@ -47,7 +47,7 @@ class Command(OperatorCommand):
     def handle(self, *args: Any, name: str, **options: Any) -> None:
         given = {field: options[field] for field in Team.LIMITS if options[field] is not UNSAID}
         given |= {f: options[f] for f in ("weight", "order") if options[f] is not None}
-        team = team_saved(name, given)
+        team = save_team(name, given)
         rows = team.membership_set.order_by("user__username").values_list("user__username", "role")
         members = ", ".join(f"{name} ({role})" for name, role in rows) or "nobody yet"
         queued = ", first in, first out" if team.order == Order.FIFO else ""

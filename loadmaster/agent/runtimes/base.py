@@ -248,8 +248,11 @@ class Runtime(Protocol):
     def size(self, run: RunId, stream: str) -> int:
         """Return the number of bytes of a stream so far."""
 
-    def note(self, run: RunId, text: str | None) -> str:
-        """Keep a short text with the launch and return it; for None return the kept one."""
+    def write_note(self, run: RunId, text: str) -> None:
+        """Keep a short text with the launch, in place of the one before."""
+
+    def read_note(self, run: RunId) -> str:
+        """Return the text that is kept with the launch; "" if there is none."""
 
     def started_at_s(self, run: RunId) -> float | None:
         """Return the time of the first `start` (Unix seconds, this machine's clock), or None."""

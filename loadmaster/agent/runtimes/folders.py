@@ -44,6 +44,9 @@ ORDER_MODE = 0o644
 """Mode of lease, order to stop and term in private folders: guard and job read them."""
 
 _EXIT = TypeAdapter(Exit)
+NOTE = "shipping.json"
+"""File of a run with the note of its uploads."""
+
 OUTPUTS = "outputs.json"
 """File with the paths that a job names for its output, by stream; the others are in the folder."""
 
@@ -244,15 +247,14 @@ class RunFolders(Runtime):
                     free_middle(descriptor, head, tail)
                     os.close(descriptor)
 
-    def note(self, run: RunId, text: str | None) -> str:
-        path = self.folder(run) / "shipping.json"
-        if text is not None:
-            # If the disk is full, an older note makes the next agent ship a piece again.
-            with contextlib.suppress(OSError):
-                write_whole(path, text.encode())
-            return text
+    def write_note(self, run: RunId, text: str) -> None:
+        # If the disk is full, an older note makes the next agent ship a piece again.
+        with contextlib.suppress(OSError):
+            write_whole(self.folder(run) / NOTE, text.encode())
+
+    def read_note(self, run: RunId) -> str:
         try:
-            return path.read_text()
+            return (self.folder(run) / NOTE).read_text()
         except (OSError, ValueError):
             return ""
 

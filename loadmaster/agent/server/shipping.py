@@ -14,12 +14,14 @@ from loadmaster.agent.server.client import AgentClient, Conflict, Refused
 from loadmaster.protocol import ErrorCode
 from loadmaster.samples import MetricsBatch, UsageSample
 
-SHIPPED = (*STREAMS, "progress")
-PIECE = 256 * 1024
+OFFSETS = (*STREAMS, "progress")
+"""Streams of which the next byte to send is noted."""
+
+PIECE_BYTES = 256 * 1024
 """Most bytes of a log that are sent at once."""
 
 LIVE_EVERY = 10
-"""Calls between two pieces of a log that is written faster than it can be sent."""
+"""The end of a log that is longer than it may be is sent at every so many calls."""
 
 KEPT_SAMPLES = 120
 """Samples of use that are kept while the server does not answer."""
@@ -39,42 +41,49 @@ logger = logging.getLogger(__name__)
 class _Shipment:
     """State of the uploads of a run.
 
-    `masker` covers its secrets. Of a long log the first `head` and the last `tail` bytes are kept;
-    with a tail of 0 all are. `turns`: calls in which a piece of its middle could have been sent.
-    `offsets`: the next byte to send of each stream. `seq`: number of the last batch of samples.
-    `usage`: samples to send. `closed`: streams of which the server takes no more.
+    `masker` covers its secrets. Of a long log the first `head` and the last `tail` bytes are sent;
+    with a tail of 0 all are. `calls_in_middle`: calls at which the head was sent, and the tail was
+    further on. `offsets`: the next byte to send of each stream. `seq`: number of the last batch of
+    samples. `usage`: samples to send. `closed`: streams of which the server takes no more.
     """
 
     masker: Masker
     head: int = 0
     tail: int = 0
-    turns: int = 0
-    offsets: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SHIPPED, 0))
+    calls_in_middle: int = 0
+    offsets: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OFFSETS, 0))
     seq: int = 0
     usage: deque[UsageSample] = field(default_factory=lambda: deque(maxlen=KEPT_SAMPLES))
     closed: set[str] = field(default_factory=set)
 
     def next_piece(self, stream: str, size: int, *, ended: bool) -> tuple[int, int]:
-        """Return begin and length of the next piece of a stream of `size` bytes; 0: none now.
+        """Return (begin, length) of the next piece of a stream of `size` bytes; length 0: none now.
 
         The middle of a long log is not sent. While the run lives, the end of the log so far is sent
         now and then, for those who read along.
         """
+        # 1. Short enough to be sent whole from here, or still in its head.
         offset = self.offsets[stream]
         if not self.tail or size - max(offset, self.head) <= self.tail:
-            return offset, PIECE
+            return offset, PIECE_BYTES
         if offset < self.head:
-            return offset, min(PIECE, self.head - offset)
-        self.turns += 1
-        is_turn = ended or self.turns % LIVE_EVERY == 0
-        return size - self.tail, PIECE if is_turn else 0
+            return offset, min(PIECE_BYTES, self.head - offset)
+
+        # 2. In its middle: skip to the tail, at the run's end or now and then.
+        self.calls_in_middle += 1
+        if ended or self.calls_in_middle % LIVE_EVERY == 0:
+            return size - self.tail, PIECE_BYTES
+        return size - self.tail, 0
 
     def may_be_freed(self, begin: int, size: int) -> bool:
-        """Return True if the guard may have freed bytes at `begin` of a stream of `size` bytes."""
+        """Return True if the guard may have freed bytes at `begin` of a stream of `size` bytes.
+
+        It frees up to MARGIN bytes before the tail; half of them are for what is written meanwhile.
+        """
         return bool(self.tail) and begin >= self.head and size - begin > self.tail + MARGIN // 2
 
-    def note(self) -> str:
-        """Return the state that a new agent needs to continue the uploads."""
+    def progress(self) -> str:
+        """Return the note that a new agent needs to continue the uploads."""
         return json.dumps({"offsets": self.offsets, "seq": self.seq})
 
 
@@ -98,7 +107,7 @@ class Shipper:
         """
         # 1. Send logs, then progress and use.
         shipment = self._shipment(run)
-        before = shipment.note()
+        before = shipment.progress()
         uploads = [partial(self._ship_log, run, shipment, name, epoch, ended) for name in STREAMS]
         uploads.append(partial(self._ship_metrics, run, shipment, epoch))
         is_done = True
@@ -112,8 +121,8 @@ class Shipper:
 
         # 2. Record the progress for a new agent, even if the server fails in between.
         finally:
-            if shipment.note() != before:
-                self._runtime.note(run, shipment.note())
+            if shipment.progress() != before:
+                self._runtime.write_note(run, shipment.progress())
         if errors:
             raise errors[0]
         return is_done
@@ -148,7 +157,7 @@ class Shipper:
             shipment = _Shipment(masker, spec.log_head_bytes, spec.log_tail_bytes)
         else:
             shipment = _Shipment(Masker(()))
-        _recall(shipment, self._runtime.note(run, None))
+        _continue_from_note(shipment, self._runtime.read_note(run))
         self._shipments[run] = shipment
         return shipment
 
@@ -244,11 +253,11 @@ def _close(run: RunId, shipment: _Shipment, stream: str, refusal: Refused) -> No
     shipment.closed.add(stream)
 
 
-def _recall(shipment: _Shipment, note: str) -> None:
+def _continue_from_note(shipment: _Shipment, note: str) -> None:
     """Continue a former agent's uploads by its note; begin anew without one that can be read."""
     try:
         data = json.loads(note)
-        offsets = {stream: int(data["offsets"][stream]) for stream in SHIPPED}
+        offsets = {stream: int(data["offsets"][stream]) for stream in OFFSETS}
         shipment.offsets.update(offsets)
         shipment.seq = int(data["seq"]) + SEQ_GAP
     except (ValueError, KeyError, TypeError):

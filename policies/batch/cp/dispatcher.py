@@ -177,7 +177,7 @@ def allocation_at(plan: BatchPlan, job: Job, units: Mapping[int, int] | None) ->
     """Return a job's units on these nodes, on any if None; None if they do not fit there now."""
     source, state = job.source, plan.state
     if units is None:
-        return plan.find(source.row, source.choice, only=source.nodes)
+        return plan.find(source.row, source.choice, within=source.nodes)
     if job.is_exclusive:
         units = _in_equal_parts(source.request.units, list(units))
     allowed = source.nodes & state.open
@@ -213,7 +213,7 @@ def _all_start(plan: BatchPlan, jobs: Sequence[WaitingJob]) -> bool:
         return False
     trial = plan.copy()
     for job in jobs:
-        if (found := trial.find(job.row, job.choice, only=job.nodes)) is None:
+        if (found := trial.find(job.row, job.choice, within=job.nodes)) is None:
             return False
         trial.take(job.row, found, job.choice.run_s)
     for started in trial.started:

@@ -94,7 +94,7 @@ class BestFit:
             if start > 0 or i in self.placed:
                 continue
             job = self.instance.jobs[i].source
-            if (found := self.trial.find(job.row, job.choice, only=job.nodes)) is None:
+            if (found := self.trial.find(job.row, job.choice, within=job.nodes)) is None:
                 self.refused.add(i)
             else:
                 self.trial.take(job.row, found, job.choice.run_s)

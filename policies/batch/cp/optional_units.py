@@ -38,44 +38,59 @@ class OptionalUnitsModel(SchedulingModel):
     def alternative(self) -> None:
         """sum_n sum_j x(u_i,n,j) = rn_i for each job."""
         for i, job in enumerate(self.instance.jobs):
-            if units := [u for n in job.nodes for u in self.u.get((i, n), ())]:
+            units: list[Any] = []
+            for n in job.nodes:
+                units += self.u.get((i, n), ())
+            if units:
                 self.cp.add(sum(units) == job.units)
 
     def cumulative_on_nodes(self) -> None:
         """cumulative([s(u_i,n,j)], [d(u_i,n,j)], [req_i,r / rn_i], cap_n,r) for each n and r."""
-        intervals = {at: [self._interval(at[0], u) for u in units] for at, units in self.u.items()}
-        on: dict[int, list[int]] = {n: [] for n in self.instance.order}
-        for i, n in self.u:
-            on[n].append(i)
-        for n, jobs in on.items():
+        # 1. The intervals of the units of each job on each node.
+        intervals: dict[tuple[int, int], list[Any]] = {}
+        jobs_on: dict[int, list[int]] = {n: [] for n in self.instance.order}
+        for (i, n), presences in self.u.items():
+            intervals[i, n] = [self._interval(i, presence) for presence in presences]
+            jobs_on[n].append(i)
+
+        # 2. A constraint for each node and resource, with what runs there. Amounts of 0 are left
+        #    out.
+        for n, jobs in jobs_on.items():
+            if not jobs:
+                continue
             running = [part for part in self.instance.running if part.node == n]
-            for r in self.instance.resources if jobs else ():
-                used = [(self.running(part.left), part.demand[r]) for part in running]
+            for r in self.instance.resources:
+                uses = [(self.running(part.left), part.demand[r]) for part in running]
                 for i in jobs:
                     amount = used_on(self.instance, self.instance.jobs[i], n)[r]
-                    used += [(x, amount) for x in intervals[i, n]]
-                used = [of for of in used if of[1]]
+                    uses += [(interval, amount) for interval in intervals[i, n]]
+                uses = [(interval, amount) for interval, amount in uses if amount]
                 self.cp.add_cumulative(
-                    [x for x, _ in used], [amount for _, amount in used],
+                    [interval for interval, _ in uses],
+                    [amount for _, amount in uses],
                     self.instance.capacity[n][r],
-                )  # fmt: skip
+                )
 
     def _interval(self, i: int, present: Any) -> Any:
+        """Return the interval of a unit of job i, which is there if `present` is true."""
         duration = self.instance.jobs[i].duration
         return self.cp.new_optional_fixed_size_interval_var(self.s[i], duration, present, "")
 
     def units_in_order(self) -> None:
         """x(u_i,n,j+1) <= x(u_i,n,j): the units of a job are equal."""
-        for units in self.u.values() if self.symmetry else ():
+        if not self.symmetry:
+            return
+        for units in self.u.values():
             for before, after in pairwise(units):
                 self.cp.add_implication(after, before)
 
     def units_on_as_many_nodes(self) -> None:
         """A job that wants its units on so many nodes has them on that many."""
         for i, job in enumerate(self.instance.jobs):
-            on = [self.u[i, n] for n in job.nodes if (i, n) in self.u]
-            if on and job.node_count:
-                self.cp.add(sum(map(self._is_used, on)) == job.node_count)
+            units_by_node = [self.u[i, n] for n in job.nodes if (i, n) in self.u]
+            if units_by_node and job.node_count:
+                used_nodes = [self._is_used(units) for units in units_by_node]
+                self.cp.add(sum(used_nodes) == job.node_count)
 
     def _is_used(self, units: list[Any]) -> Any:
         """Return a literal: one of these units is present."""
@@ -88,8 +103,10 @@ class OptionalUnitsModel(SchedulingModel):
     def decide_on(self, i: int) -> None:
         """Decide on the start of a job, then on its units, on the last nodes first."""
         super().decide_on(i)
-        nodes = [n for n in reversed(self.instance.jobs[i].nodes) if (i, n) in self.u]
-        if units := [u for n in nodes for u in self.u[i, n]]:
+        units: list[Any] = []
+        for n in reversed(self.instance.jobs[i].nodes):
+            units += self.u.get((i, n), ())
+        if units:
             self.cp.add_decision_strategy(units, cp_model.CHOOSE_FIRST, cp_model.SELECT_MAX_VALUE)
 
     def hint(self) -> None:
@@ -103,9 +120,13 @@ class OptionalUnitsModel(SchedulingModel):
                     self.cp.add_hint(u, j < units[n])
 
     def nodes_of(self, solver: cp_model.CpSolver, i: int) -> Mapping[int, int] | None:
-        nodes = [n for n in self.instance.jobs[i].nodes if (i, n) in self.u]
-        found = {n: sum(solver.boolean_value(u) for u in self.u[i, n]) for n in nodes}
-        return {n: units for n, units in found.items() if units} or None
+        """Return the number of units of job i on each of its nodes; None if it has none."""
+        units_on: dict[int, int] = {}
+        for n in self.instance.jobs[i].nodes:
+            units = sum(solver.boolean_value(presence) for presence in self.u.get((i, n), ()))
+            if units:
+                units_on[n] = units
+        return units_on or None
 
 
 def used_on(instance: Instance, job: Job, n: int) -> Amounts:
@@ -116,10 +137,12 @@ def used_on(instance: Instance, job: Job, n: int) -> Amounts:
 def places(instance: Instance) -> Iterator[tuple[int, int, int]]:
     """Yield (i, n, p_i,n) for jobs that ask for anything and nodes that can hold their units."""
     for i, job in enumerate(instance.jobs):
-        asked = [r for r in instance.resources if job.demand[r]]
-        for n in job.nodes if asked or job.is_exclusive else ():
-            fit = [instance.capacity[n][r] // job.demand[r] for r in asked]
-            yield i, n, min(job.most, job.units, *fit)
+        demanded = [r for r in instance.resources if job.demand[r]]
+        if not demanded and not job.is_exclusive:
+            continue
+        for n in job.nodes:
+            units_by_resource = [instance.capacity[n][r] // job.demand[r] for r in demanded]
+            yield i, n, min(job.most, job.units, *units_by_resource)
 
 
 def variables(instance: Instance) -> int:

@@ -162,8 +162,8 @@ def test_a_small_body_that_unpacks_into_a_huge_one_is_refused(call: Any) -> None
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> Assignment:
     """A running assignment of whose output ten bytes are kept at the begin, and ten at the end."""
-    monkeypatch.setattr(logs, "FREED_AT_ONCE", 5)
-    monkeypatch.setattr(logs, "JOINED", 0)
+    monkeypatch.setattr(logs, "MIN_FREED_BYTES", 5)
+    monkeypatch.setattr(logs, "MAX_JOINED_BYTES", 0)
     cluster = a_cluster(log_head_mb=10e-6, log_tail_mb=10e-6)
     return a_running_assignment(a_node_with_agent(cluster=cluster))
 
@@ -180,7 +180,7 @@ def test_of_a_long_output_head_and_tail_are_kept_and_the_gap_is_marked(
     for number in range(20):
         piece = f"line {number:04d}\n".encode()
         assert _ship(call, short, piece, 10 * number).json() == {"next_offset": 10 * number + 10}
-    assert _kept() == b"line 0000\n" + logs.mark(180) + b"line 0019\n"
+    assert _kept() == b"line 0000\n" + logs.gap_line(180) + b"line 0019\n"
     assert LogChunk.objects.count() == 3
 
 
@@ -190,9 +190,9 @@ def test_what_an_agent_leaves_out_is_marked_and_becomes_one_gap_with_what_is_fre
     _ship(call, short, b"0123456789")
     left_out: dict[str, Any] = {"query": {"skipped": 1}}
     assert _ship(call, short, b"abcdefghij", 5000, **left_out).json() == {"next_offset": 5010}
-    assert _kept() == b"0123456789" + logs.mark(4990) + b"abcdefghij"
+    assert _kept() == b"0123456789" + logs.gap_line(4990) + b"abcdefghij"
     assert _ship(call, short, b"klmnopqrst", 6000, **left_out).status_code == 200
-    assert _kept() == b"0123456789" + logs.mark(5990) + b"klmnopqrst"
+    assert _kept() == b"0123456789" + logs.gap_line(5990) + b"klmnopqrst"
     assert _ship(call, short, b"early", 3000, **left_out).status_code == 409
 
 
@@ -204,14 +204,14 @@ def test_a_gap_of_a_terabyte_is_written_by_few_statements_and_passed_by_one_read
         _ship(call, short, b"abcdefghij", 2**40, query={"skipped": 1})
     Assignment.objects.filter(pk=short.pk).update(state="succeeded", ended_at=AN_HOUR_AGO)
     gap = read_log(short.job, offset=10)
-    assert gap.text == logs.mark(2**40 - 10).decode()
+    assert gap.text == logs.gap_line(2**40 - 10).decode()
     assert read_log(short.job, cursor=gap.cursor).text == "abcdefghij"
 
 
 def test_a_gap_of_many_gigabytes_is_marked_once(call: Any, short: Assignment) -> None:
     _ship(call, short, b"0123456789")
     _ship(call, short, b"abcdefghij", 7_000_000_010, query={"skipped": 1})
-    assert _kept() == b"0123456789" + logs.mark(7_000_000_000) + b"abcdefghij"
+    assert _kept() == b"0123456789" + logs.gap_line(7_000_000_000) + b"abcdefghij"
     assert logs.next_offset(short.pk, "stdout") == 7_000_000_020
     Assignment.objects.filter(pk=short.pk).update(state="succeeded", ended_at=AN_HOUR_AGO)
     text, cursor = "", ""

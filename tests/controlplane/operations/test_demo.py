@@ -39,7 +39,7 @@ def test_the_bootstrap_command_says_the_password_only_the_first_time() -> None:
     call_command("bootstrap", stdout=first)
     call_command("bootstrap", stdout=second)
     assert "shown once" in first.getvalue()
-    assert "nothing new" in second.getvalue()
+    assert "nothing was changed" in second.getvalue()
 
 
 def test_emulated_nodes_draw_the_watts_of_the_paper() -> None:

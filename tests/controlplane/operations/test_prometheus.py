@@ -125,7 +125,7 @@ def test_rounds_are_counted_once_with_their_reasons_and_times() -> None:
 
 
 def _statuses() -> dict[tuple[str, str], int]:
-    known = RoundCounts.known(cache.get(KEY))
+    known = RoundCounts.from_plain(cache.get(KEY))
     assert known is not None
     return known.statuses
 

@@ -227,7 +227,7 @@ class TestFiles:
 
     def test_a_note_that_is_no_text_is_none(self, runtime: ProcessRuntime) -> None:
         (runtime.folder(RUN) / "shipping.json").write_bytes(b"\xff")
-        assert runtime.note(RUN, None) == ""
+        assert runtime.read_note(RUN) == ""
 
 
 class TestContainers:

@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from loadmaster.agent.server.shipping import PIECE
+from loadmaster.agent.server.shipping import PIECE_BYTES
 from tests.builders_agent import Held, VirtualWorld, a_spec
 from tests.fake_runtime import Script
 
@@ -16,7 +16,7 @@ RUNS = 8
 @pytest.fixture
 def world(tmp_path: Path) -> VirtualWorld:
     """A node whose runs print much, under leases of 6 s."""
-    script = Script(stdout=b"x" * 4 * PIECE)
+    script = Script(stdout=b"x" * 4 * PIECE_BYTES)
     return VirtualWorld(tmp_path, lambda spec: script, lease_s=6.0, heartbeat_s=1.0)
 
 
@@ -46,7 +46,7 @@ def test_a_server_slow_to_take_output_costs_no_run_its_lease(world: VirtualWorld
     take_time(world, "/logs/", 0.7)
     world.pass_time(30)
     assert [run.states for run in runs] == [["running"]] * RUNS
-    assert min(len(run.logs["stdout"]) for run in runs) > PIECE, "runs take turns"
+    assert min(len(run.logs["stdout"]) for run in runs) > PIECE_BYTES, "runs take turns"
 
 
 def test_a_server_that_takes_no_output_costs_no_run_its_lease(world: VirtualWorld) -> None:
@@ -65,7 +65,7 @@ def test_the_output_of_ended_runs_costs_no_run_its_lease(world: VirtualWorld) ->
     world.pass_time(60)
     assert lasting.states == ["running"]
     assert {run.states[-1] for run in runs} == {"succeeded"}
-    assert min(len(run.logs["stdout"]) for run in runs) > PIECE
+    assert min(len(run.logs["stdout"]) for run in runs) > PIECE_BYTES
 
 
 def test_no_ended_run_is_forgotten_before_its_turn_to_ship(world: VirtualWorld) -> None:
@@ -73,7 +73,7 @@ def test_no_ended_run_is_forgotten_before_its_turn_to_ship(world: VirtualWorld) 
     take_time(world, "/logs/", 20.0)
     world.pass_time(400)
     assert world.agent.is_idle
-    assert min(len(run.logs["stdout"]) for run in runs) >= PIECE
+    assert min(len(run.logs["stdout"]) for run in runs) >= PIECE_BYTES
 
 
 @pytest.mark.parametrize("part", ["/accept", "/state"])

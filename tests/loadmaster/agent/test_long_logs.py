@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.execution.services.logs import mark
+from controlplane.execution.services.logs import gap_line
 from jobs.models import LogChunk
 from loadmaster.agent.guarding.guard_output import FREED_AT_ONCE, MARGIN, Output
 from loadmaster.agent.logs import Masker
-from loadmaster.agent.server.shipping import LIVE_EVERY, PIECE, _Shipment
+from loadmaster.agent.server.shipping import LIVE_EVERY, PIECE_BYTES, _Shipment
 from loadmaster.protocol import AssignmentState
 from tests.builders import a_job
 from tests.builders_agent import python, until
@@ -58,9 +58,9 @@ def test_the_file_of_a_flood_holds_little_room_and_its_ends_to_the_byte(tmp_path
 
 
 @given(
-    head=st.integers(0, 3 * PIECE),
-    tail=st.integers(1, 5 * PIECE),
-    growth=st.lists(st.integers(0, 10 * PIECE), max_size=60),
+    head=st.integers(0, 3 * PIECE_BYTES),
+    tail=st.integers(1, 5 * PIECE_BYTES),
+    growth=st.lists(st.integers(0, 10 * PIECE_BYTES), max_size=60),
 )
 def test_whatever_a_job_writes_head_and_tail_are_sent_and_little_else(
     head: int, tail: int, growth: list[int]
@@ -82,9 +82,9 @@ def test_whatever_a_job_writes_head_and_tail_are_sent_and_little_else(
         send(ended=True)
     wanted = {*range(0, min(head, size), 1000), *range(max(0, size - tail), size, 1000)}
     assert all(any(begin <= at < end for begin, end in sent) for at in wanted)
-    glimpses = (len(growth) // LIVE_EVERY + 1) * PIECE
+    glimpses = (len(growth) // LIVE_EVERY + 1) * PIECE_BYTES
     assert sum(end - begin for begin, end in sent) <= size
-    if all(more > tail + PIECE for more in growth):
+    if all(more > tail + PIECE_BYTES for more in growth):
         assert sum(end - begin for begin, end in sent) <= head + 2 * tail + glimpses
 
 
@@ -109,7 +109,7 @@ def test_of_a_flood_the_server_has_the_clusters_head_and_tail_with_the_gap_marke
     kept = kept_output(held)
     gap = [chunk for chunk in chunks if len(chunk.content) != chunk.size]
     left_out = sum(chunk.size for chunk in gap)
-    head, _, rest = kept.partition(mark(left_out))
+    head, _, rest = kept.partition(gap_line(left_out))
     assert head[:MB] == flood(0, MB)
     assert rest[-2 * MB :] == flood(38 * MB, 40 * MB)
     assert len(head) + left_out + len(rest) == 40 * MB

@@ -15,7 +15,7 @@ from loadmaster.agent.config import AgentConfig
 from loadmaster.agent.loop import Agent
 from loadmaster.agent.runtimes.base import RunId, RunState, StopBy, StopOrder
 from loadmaster.agent.runtimes.process import ProcessRuntime
-from loadmaster.agent.server.shipping import PIECE
+from loadmaster.agent.server.shipping import PIECE_BYTES
 from loadmaster.agent.start import EXIT_CONFIG, EXIT_PROTOCOL, EXIT_TOKEN, serve
 from loadmaster.files import write_json
 from loadmaster.protocol import ReasonClass, StopReason
@@ -123,11 +123,11 @@ def test_a_secret_written_in_two_parts_is_masked_and_offsets_stay_true(
 
 
 def test_a_log_longer_than_a_piece_arrives_whole(server: FakeServer, agent: Agent) -> None:
-    code = f"import sys\nfor i in range({PIECE // 50}): print(f'{{i:099d}}')"
+    code = f"import sys\nfor i in range({PIECE_BYTES // 50}): print(f'{{i:099d}}')"
     held = server.offer(a_spec(command=python(code)))
     until(lambda: agent.is_idle and held.reports, agent)
     lines = held.logs["stdout"].decode().splitlines()
-    assert [int(line) for line in lines] == list(range(PIECE // 50))
+    assert [int(line) for line in lines] == list(range(PIECE_BYTES // 50))
 
 
 def test_shipping_resumes_where_the_server_expects_it(server: FakeServer, tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_a_launch_whose_disk_fills_up_trains_on_with_the_older_checkpoint_and_a_
     )
     assert code == 0, stderr
     assert launches.events("warning")[0]["saved_step"] == 3
-    assert "the one of step 3 stands" in str(launches.events("warning")[0]["message"])
+    assert "the one of step 3 is kept" in str(launches.events("warning")[0]["message"])
     assert (launches.lines()[-1]["event"], launches.lines()[-1]["saved_step"]) == ("end", 3)
     assert_nothing_lost_nothing_doubled(launches)
     end_of(launches.start_toy(toy_job(), LOADMASTER_STEPS_QUOTA="1"))

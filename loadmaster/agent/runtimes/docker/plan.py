@@ -11,13 +11,21 @@ from loadmaster.agent.runtimes.docker.options import DockerOptions
 from loadmaster.agent.runtimes.mounts import HOME, Mount
 from loadmaster.protocol import LaunchSpec
 
+# Folders in a container.
 RUN = f"{HOME}/run"
+"""Orders of the agent to the guard, such as the lease."""
+
 GUARD = f"{HOME}/guard"
+"""Files that the guard writes."""
+
 WORK = f"{HOME}/work"
+"""Home of the job."""
+
 BIN = f"{HOME}/bin"
+"""Programs of the guard."""
+
 CHECKPOINTS = f"{HOME}/checkpoints"
-"""Folders in a container: orders; the guard's files; the job's home; the guard's program;
-checkpoints."""
+"""Checkpoints of the job."""
 
 CPU_PERIOD_US = 100_000
 """Microseconds of the period for which a container's CPU quota holds."""
@@ -28,11 +36,13 @@ GUARD_MEMORY_GB = 0.05
 LEAST_MEMORY_GB = 0.016
 """Least memory of a job that the Engine can limit a container to."""
 
+# Labels of a container.
 OWNER = "loadmaster.owner"
+"""Machine id of the agent that made it."""
+
 ASSIGNMENT = "loadmaster.assignment"
 FENCE = "loadmaster.fence"
 JOB = "loadmaster.job"
-"""Labels of a container; its owner is the agent's machine id."""
 
 SHELL = ("/bin/sh", f"{BIN}/guard.sh")
 """Command that starts the guard of an image with a shell."""
@@ -57,12 +67,12 @@ class ContainerPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Properties of a launch that shape its container, kept in the run's folder for restarts.
+class ContainerRequest:
+    """Request for a launch's container, kept in the run's folder so that a new agent can make it.
 
-    `checkpoints` (the job's folder of them), `shared` (the folder of all jobs' checkpoints) and
-    `mounted` (sources of the job's mounts) are real paths at acceptance, "" for none. With
-    `owns_checkpoints` the folder is the node's own and may be given to the job's user.
+    Paths are without links, as they were at acceptance; "" for none. `checkpoints`: the job's
+    folder of them. `owns_checkpoints`: that folder is the node's own and may be given to the job's
+    user. `mounted`: sources of the job's mounts. `shared`: the folder of all jobs' checkpoints.
     """
 
     grace_s: float
@@ -77,15 +87,19 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Launch whose container is to be prepared; `private`: folders of the host that no job gets."""
+    """Launch whose container is to be prepared.
+
+    `folder`: of the run, on the host. `owner`: machine id of the agent. `forbidden_folders`:
+    folders of the host that no job gets.
+    """
 
     run: RunId
     spec: LaunchSpec
-    wanted: Wanted
+    request: ContainerRequest
     folder: Path
     owner: str
     options: DockerOptions
-    private: tuple[Path, ...] = ()
+    forbidden_folders: tuple[Path, ...] = ()
 
 
 def container_plan(task: Task, user: tuple[int, int], mounts: tuple[Mount, ...]) -> ContainerPlan:
@@ -95,7 +109,7 @@ def container_plan(task: Task, user: tuple[int, int], mounts: tuple[Mount, ...])
     """
     run = task.run
     spec = task.spec
-    wanted = task.wanted
+    request = task.request
     cores = spec.cores if spec.cpu_quota is None else spec.cpu_quota
     cpu_quota_us = None
     if cores > 0 and task.options.limit_cores:
@@ -113,13 +127,13 @@ def container_plan(task: Task, user: tuple[int, int], mounts: tuple[Mount, ...])
             JOB: spec.job,
         },
         mounts=(
-            *own_mounts(task.folder, wanted.checkpoints, has_script=bool(spec.script)),
+            *own_mounts(task.folder, request.checkpoints, has_script=bool(spec.script)),
             *mounts,
         ),
-        gpus=wanted.gpus,
+        gpus=request.gpus,
         memory_bytes=memory_bytes(spec.memory_gb),
         cpu_quota_us=cpu_quota_us,
-        stop_timeout_s=round(wanted.grace_s) + 5,
+        stop_timeout_s=round(request.grace_s) + 5,
     )
 
 
@@ -162,7 +176,7 @@ def launch_data(
     spec: LaunchSpec,
     command: Iterable[str],
     environment: Mapping[str, str],
-    wanted: Wanted,
+    request: ContainerRequest,
     outputs: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return the content of `launch.json`, which guard.py reads.
@@ -174,10 +188,10 @@ def launch_data(
         "outputs": dict(outputs),
         "environment": dict(environment),
         "cwd": ".",
-        "grace_s": wanted.grace_s,
-        "boot_id": wanted.boot_id,
+        "grace_s": request.grace_s,
+        "boot_id": request.boot_id,
         "log_ends": (spec.log_head_bytes, spec.log_tail_bytes),
-        **asdict(wanted.limits),
+        **asdict(request.limits),
         "orders": RUN,
         "container": True,
     }

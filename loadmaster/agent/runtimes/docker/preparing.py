@@ -239,21 +239,21 @@ class Preparation(threading.Thread):
     def _job_mounts(self) -> tuple[Mount, ...]:
         """Return the job's mounts, checked again: jobs may have placed links during the pull."""
         task = self._task
-        wanted = task.wanted
-        shared = Path(wanted.shared) if wanted.shared else None
-        rules = MountRules(task.options.mounts, task.private, shared)
+        request = task.request
+        shared = Path(request.shared) if request.shared else None
+        rules = MountRules(task.options.mounts, task.forbidden_folders, shared)
         try:
             mounts = job_mounts(task.spec.mounts, rules)
         except ValueError as error:
             raise PreparationError(ReasonClass.USER, str(error)) from error
-        place = wanted.checkpoints
+        place = request.checkpoints
         if place:
             own = task.folder / "checkpoints"
             problem = checkpoint_problem(place, task.spec.job, own, rules)
             if problem:
                 raise PreparationError(ReasonClass.USER, problem)
         sources = tuple(mount.source for mount in mounts)
-        if sources != wanted.mounted or (place and moved([place])):
+        if sources != request.mounted or (place and moved([place])):
             raise PreparationError(ReasonClass.USER, MOVED)
         return mounts
 
@@ -263,18 +263,18 @@ class Preparation(threading.Thread):
         for name in OWN_FILES:
             if (folder / name).exists():
                 _give(folder / name, user)
-        wanted = self._task.wanted
-        if wanted.checkpoints:
-            is_new = make_folder(Path(wanted.checkpoints))
-            if is_new or wanted.owns_checkpoints:
-                _give(Path(wanted.checkpoints), user)
+        request = self._task.request
+        if request.checkpoints:
+            is_new = make_folder(Path(request.checkpoints))
+            if is_new or request.owns_checkpoints:
+                _give(Path(request.checkpoints), user)
 
     def _create(self, plan: ContainerPlan, image: port.Image) -> None:
         """Create the container with a guard that its image can run."""
         # 1. With the shell's guard. Only a container shows whether its image has a shell.
-        wanted = self._task.wanted
-        grace = _hundredths(wanted.grace_s)
-        arguments = (GUARD, RUN, grace, wanted.boot_id, *_limits(wanted.limits))
+        request = self._task.request
+        grace = _hundredths(request.grace_s)
+        arguments = (GUARD, RUN, grace, request.boot_id, *_limits(request.limits))
         self._create_or_adopt(replace(plan, entrypoint=(*SHELL, *arguments)))
         self._check_script(plan.name, image)
         if image.id in self._shells or self._engine.read_file(plan.name, SHELL[0]) is not None:

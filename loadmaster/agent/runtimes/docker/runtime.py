@@ -28,8 +28,8 @@ from loadmaster.agent.runtimes.consumption import Consumption
 from loadmaster.agent.runtimes.docker import port
 from loadmaster.agent.runtimes.docker.options import DockerOptions
 from loadmaster.agent.runtimes.docker.plan import (
+    ContainerRequest,
     Task,
-    Wanted,
     job_environment,
     launch_data,
     launch_script,
@@ -61,6 +61,9 @@ from loadmaster.agent.runtimes.programs import NO_SERVER
 from loadmaster.files import private_folder, read_object, write_json, write_whole
 from loadmaster.protocol import CONTAINER, ReasonClass
 from loadmaster.wire import WireError, from_json
+
+REQUEST_FILE = "wanted.json"
+"""File of a run with its `ContainerRequest`."""
 
 OVERDUE_S = 5.0
 """Seconds after its last end after which a container that still runs is killed."""
@@ -169,7 +172,7 @@ class DockerRuntime(RunFolders):
 
     def prepare(self, launch: Launch) -> None:
         folder = self.folder(launch.run)
-        wanted = self._wanted(launch)
+        request = self._container_request(launch)
         try:
             self._make_folders(folder)
             environment = job_environment(launch.environment)
@@ -178,11 +181,11 @@ class DockerRuntime(RunFolders):
                 environment |= self._write_script(folder, launch)
                 command = (*START, *command)
             outputs = self._note_outputs(folder, launch)
-            data = launch_data(launch.spec, command, environment, wanted, outputs)
+            data = launch_data(launch.spec, command, environment, request, outputs)
             script = launch_script(command, environment, outputs)
             write_json(folder / "guard" / "launch.json", data, durable=True)
             write_whole(folder / "guard" / "launch.sh", script.encode(), durable=True)
-            write_json(folder / "wanted.json", asdict(wanted), durable=True)
+            write_json(folder / REQUEST_FILE, asdict(request), durable=True)
             self._write_spec(launch)
         except OSError as error:
             raise LaunchError(f"the run's folder cannot be made: {error}") from error
@@ -205,25 +208,25 @@ class DockerRuntime(RunFolders):
                 raise LaunchError(str(error)) from error
         return outputs
 
-    def _wanted(self, launch: Launch) -> Wanted:
+    def _container_request(self, launch: Launch) -> ContainerRequest:
         """Return the request for a container, with the paths to which links lead now.
 
         A folder that leads elsewhere when the container is made is not mounted.
         """
-        place = launch.environment.get("LOADMASTER_CHECKPOINT_DIR", "")
-        real = Path(place).resolve()
+        folder = launch.environment.get("LOADMASTER_CHECKPOINT_DIR", "")
+        checkpoints = Path(folder).resolve()
         shared = launch.checkpoints.resolve() if launch.checkpoints else None
         try:
             mounts = job_mounts(launch.spec.mounts, self._mount_rules(launch))
         except ValueError as error:
             raise LaunchError(str(error)) from error
-        is_in_run = real.is_relative_to(self.folder(launch.run).resolve())
-        return Wanted(
+        is_in_run = checkpoints.is_relative_to(self.folder(launch.run).resolve())
+        return ContainerRequest(
             launch.grace_s,
             launch.boot_id,
             launch.gpus,
-            checkpoints=str(real) if place else "",
-            owns_checkpoints=is_in_run or real.parent == shared,
+            checkpoints=str(checkpoints) if folder else "",
+            owns_checkpoints=is_in_run or checkpoints.parent == shared,
             mounted=tuple(mount.source for mount in mounts),
             shared=str(shared or ""),
             limits=launch.limits,
@@ -252,12 +255,12 @@ class DockerRuntime(RunFolders):
         folder = self.folder(run)
         spec = self.spec(run)
         try:
-            wanted = from_json(Wanted, guard.read_json(folder / "wanted.json"))
+            request = from_json(ContainerRequest, guard.read_json(folder / REQUEST_FILE))
         except WireError:
             return None
         if spec is None:
             return None
-        task = Task(run, spec, wanted, folder, self._owner, self._options, self._private)
+        task = Task(run, spec, request, folder, self._owner, self._options, self._private)
         preparation = Preparation(self._engine, task, self._shells, self._watch)
         self._preparations[run] = preparation
         preparation.start()
@@ -267,9 +270,9 @@ class DockerRuntime(RunFolders):
         folder = self.folder(run)
         if self._has_begun(run) or (folder / "end.json").exists():
             return
-        wanted = guard.read_json(folder / "wanted.json") or {}
+        request = guard.read_json(folder / REQUEST_FILE) or {}
         try:
-            self._write_lease(run, lease_until_s, str(wanted.get("boot_id")))
+            self._write_lease(run, lease_until_s, str(request.get("boot_id")))
         except OSError as error:
             raise LaunchError(f"the lease cannot be written: {error}") from error
         if run not in self._starting:
@@ -301,8 +304,8 @@ class DockerRuntime(RunFolders):
         container = self._engine.inspect(run.name)
         if container and container.state == "created":
             # The Engine would follow a link that was put there after the container was made.
-            wanted = guard.read_json(self.folder(run) / "wanted.json") or {}
-            sources = [wanted.get("checkpoints"), *wanted.get("mounted", ())]
+            request = guard.read_json(self.folder(run) / REQUEST_FILE) or {}
+            sources = [request.get("checkpoints"), *request.get("mounted", ())]
             if moved(source for source in sources if source):
                 return self._not_started(MOVED, blame=ReasonClass.USER)
             self._engine.start(run.name)
@@ -472,10 +475,10 @@ class DockerRuntime(RunFolders):
         """Return the time on the boot clock at which the guard kills the job at the latest."""
         lease = guard.read_json(self.orders(run) / "lease.json") or {}
         order = guard.read_json(self.orders(run) / "stop.json") or {}
-        wanted = guard.read_json(self.folder(run) / "wanted.json") or {}
+        request = guard.read_json(self.folder(run) / REQUEST_FILE) or {}
         ends = [float(order.get("kill_at_s", "inf"))]
-        if "deadline_s" in lease and lease.get("boot_id") == wanted.get("boot_id"):
-            ends.append(float(lease["deadline_s"]) + float(wanted.get("grace_s", 30.0)))
+        if "deadline_s" in lease and lease.get("boot_id") == request.get("boot_id"):
+            ends.append(float(lease["deadline_s"]) + float(request.get("grace_s", 30.0)))
         return min(ends)
 
 

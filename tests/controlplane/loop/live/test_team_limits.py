@@ -6,7 +6,7 @@ import pytest
 
 from clusters.models import Cluster, Node, RescheduleEvent
 from jobs.models import Assignment, Job, Team
-from jobs.people import team_saved
+from jobs.people import save_team
 from jobs.services import job_cancel
 from jobs.wording.explanation import explain
 from loadmaster.protocol import AssignmentState
@@ -61,7 +61,7 @@ def test_a_raised_limit_asks_for_a_round_that_starts_more(
     some_jobs(cluster, team, "abc")
     a_round(cluster)
     assert not RescheduleEvent.objects.filter(round=None).exists()
-    team_saved("vision", {"max_gpus": 3})
+    save_team("vision", {"max_gpus": 3})
     assert a_round_of_waiting_events(cluster) is not None
     assert set(states().values()) == {"starting"}
 
@@ -69,7 +69,7 @@ def test_a_raised_limit_asks_for_a_round_that_starts_more(
 def test_a_lowered_limit_stops_nothing_that_runs(cluster: Cluster, node: Node, team: Team) -> None:
     some_jobs(cluster, team, "ab")
     a_round(cluster)
-    team_saved("vision", {"max_gpus": 0})
+    save_team("vision", {"max_gpus": 0})
     some_jobs(cluster, team, "c")
     row = a_round(cluster)
     assert states() == {"a": "starting", "b": "starting", "c": "queued"}

@@ -102,7 +102,7 @@ def test_what_is_the_agents_own_is_never_mounted_whatever_the_operator_allows(
         (AllowedMount(tmp_path.parent, writable=True),), private, tmp_path / "shared"
     )
     for mode in ("", ":ro"):
-        with pytest.raises(ValueError, match="own; mount another folder"):
+        with pytest.raises(ValueError, match="Engine; mount another folder"):
             job_mounts((f"{tmp_path / wish}:/x{mode}",), places)
     assert checkpoint_problem(f"{tmp_path / wish}", "job-1", tmp_path / "none", places) != ""
 
@@ -110,7 +110,7 @@ def test_what_is_the_agents_own_is_never_mounted_whatever_the_operator_allows(
 def test_the_engines_usual_socket_is_never_mounted(tmp_path: Path) -> None:
     places = MountRules((AllowedMount(Path("/run"), writable=True),), private_folders(tmp_path))
     for wish in ("/run", "/run/docker.sock", "/var/run/docker.sock"):
-        with pytest.raises(ValueError, match="own; mount another folder"):
+        with pytest.raises(ValueError, match="Engine; mount another folder"):
             job_mounts((f"{wish}:/x",), places)
 
 

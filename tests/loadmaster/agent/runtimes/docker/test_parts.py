@@ -18,8 +18,8 @@ from loadmaster.agent.runtimes.docker import DockerOptions, OptionError
 from loadmaster.agent.runtimes.docker.engine import host_config, stats_of
 from loadmaster.agent.runtimes.docker.plan import (
     ContainerPlan,
+    ContainerRequest,
     Task,
-    Wanted,
     container_plan,
     job_environment,
     launch_script,
@@ -156,10 +156,10 @@ class TestStart:
 
 class TestPlan:
     def plan(self, **changes: Any) -> ContainerPlan:
-        wanted = Wanted(5.0, "boot", gpus=("GPU-1",), checkpoints="/shared/job-1")
+        request = ContainerRequest(5.0, "boot", gpus=("GPU-1",), checkpoints="/shared/job-1")
         options = DockerOptions(limit_cores=changes.pop("limit_cores", True))
         folder, spec = Path("/runs/lm-a1-3"), a_spec(**changes)
-        task = Task(RunId("a1", 3), spec, wanted, folder, "me", options)
+        task = Task(RunId("a1", 3), spec, request, folder, "me", options)
         return container_plan(task, user=(7, 8), mounts=())
 
     def test_a_container_is_named_and_labelled_by_assignment_and_fence(self) -> None:
