@@ -226,10 +226,11 @@ class LaunchTimes:
 
     def of(self, row: int) -> float:
         """Return the set-up time; of a job that has run before, at least its restart cost."""
-        setup_s = self._setup_s[self._kinds[row]]
+        setup_s: float = self._setup_s[self._kinds[row]]
+        restart_s: float = self._restart_s[row]
         has_run = self._remaining_steps[row] < self._total_steps[row]
         if has_run or any(run.purpose is TRAINING for run in self._runs[row]):
-            return max(setup_s, self._restart_s[row])
+            return max(setup_s, restart_s)
         return max(setup_s, 0.0)
 
 

@@ -172,8 +172,8 @@ def _holders_of_devices(nodes: Sequence[Node]) -> Mapping[int, list[_Holder]]:
         "assignment__state",
     )
     holders: dict[int, list[_Holder]] = defaultdict(list)
-    for device, *fields in rows:
-        holders[device].append(_Holder(*fields))
+    for device, job, name, purpose, state in rows:
+        holders[device].append(_Holder(job, name, purpose, state))
     return holders
 
 

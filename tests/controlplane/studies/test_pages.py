@@ -105,7 +105,7 @@ def test_gavels_generator_takes_its_tables_as_the_file_or_its_kinds_as_an_option
         ({"cluster_yaml": "nodes: ["}, "line 1"),
         (
             {"cluster_yaml": "nodes: [{name: v, gpu_type: H100, gpus: 2}]"},
-            "give the watts of a node with H100 needs",
+            "give the watts of a node with H100, such as power",
         ),
         ({"parameters_fifo": "speed: 2"}, "fifo: speed: no such parameter"),
         ({"parameters_fifo": "{"}, "fifo: line 1"),

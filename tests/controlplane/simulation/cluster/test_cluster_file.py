@@ -112,12 +112,12 @@ def test_steps_of_prices_are_taken_as_they_are() -> None:
         ({"nodes": [{"name": "n", "gpus": 1}]}, r"nodes\[0\].gpu_type: is missing"),
         (
             {"nodes": [{"name": "n", "gpus": 0, "cores": 8}]},
-            r"nodes\[0\].power_w: give the watts of a node with no GPUs needs",
+            r"nodes\[0\].power_w: give the watts of a node with no GPUs, such as",
         ),
         ({"nodes": [{"name": "n", "gpu_type": "V100"}]}, r"nodes\[0\].gpus: is missing"),
         (
             {"nodes": [{"name": "n", "gpu_type": "X9", "gpus": 1}]},
-            r"nodes\[0\].power_w: give the watts of a node with X9 needs",
+            r"nodes\[0\].power_w: give the watts of a node with X9, such as",
         ),
         (
             {"nodes": [{"name": "n", "gpu_type": "T4", "gpus": 1, "power_w": [1.0]}]},
