@@ -94,8 +94,11 @@ class Offers:
             own = range(0) if job in placed else self.of(job)
             for place in own:
                 for split in self.places[place].splits:
-                    if split not in best or worth[place] > worth[best[split]]:
+                    rival = best.get(split)
+                    if rival is None or worth[place] > worth[rival]:
                         best[split] = place
+                    elif worth[place] == worth[rival] and self.places[place].stays is not None:
+                        best[split] = place  # a running job keeps its place unless it gains
             counts += best.keys()
             place_of += best.values()
             first.append(len(counts))

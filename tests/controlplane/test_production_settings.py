@@ -338,8 +338,9 @@ def read_by_the_code() -> set[str]:
     for path in (ROOT / "docker-compose.yml", ROOT / "deploy" / "entrypoint", ROOT / "Dockerfile"):
         names |= set(_SHELL.findall(path.read_text()))
     names |= {f"LOADMASTER_KEEP_{name.upper()}_DAYS" for name in django_settings.KEEP_DAYS}
-    told = {name for name in names if name.startswith("SLURM_")}  # to steps of batch scripts
-    return names - _NOT_SETTINGS - _TOLD_TO_JOBS - told
+    # Slurm's own variables, which scripts and their steps have or set.
+    of_slurm = {name for name in names if name.startswith(("SLURM_", "SACCT_"))}
+    return names - _NOT_SETTINGS - _TOLD_TO_JOBS - of_slurm
 
 
 def documented(*sections: str) -> set[str]:

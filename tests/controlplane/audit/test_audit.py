@@ -183,8 +183,8 @@ COMMANDS = {
 TRIED_ELSEWHERE = {"changepassword", "restore"}
 """Commands whose rows have tests of their own."""
 CHANGE_NOTHING = {
-    "axes_list_attempts", "backup", "costs_csv", "generateschema", "leases", "recompute_cost",
-    "replay_round", "simulate", "spectacular", "swf", "wait_for_database",
+    "axes_list_attempts", "backup", "costs_csv", "generateschema", "leases", "list_texts",
+    "recompute_cost", "replay_round", "simulate", "spectacular", "swf", "wait_for_database",
     # They start servers, whose changes are rows.
     "demo", "embedded", "runserver",
 }  # fmt: skip

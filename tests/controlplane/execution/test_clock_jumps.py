@@ -227,7 +227,7 @@ def test_a_pass_costs_the_same_statements_however_many_nodes_are_silent() -> Non
         with CaptureQueriesContext(connection) as queries:
             reconcile_clusters(_at(30), site.here.watch)
         costs.append(len(queries))
-    assert costs[0] == costs[1] <= 12
+    assert costs[0] == costs[1] <= 14
 
 
 STEP = st.tuples(

@@ -54,7 +54,9 @@ def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [text for record in records if RUN.name in (text := record.getMessage())]
 
 
-@pytest.mark.parametrize("call", ["poll", "start", "renew", "usage", "size", "read", "note"])
+@pytest.mark.parametrize(
+    "call", ["poll", "start", "renew", "usage", "size", "read", "write_note", "read_note"]
+)
 def test_a_call_that_fails_for_one_run_leaves_the_others_alone(
     world: VirtualWorld, call: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -140,7 +140,7 @@ def test_one_node_alone_does_not_get_hammered_by_an_image_it_cannot_have(
         job = fails(assignment, R.IMAGE, NO_IMAGE)
         rests.append(rest_s(job))
     assert (job.state, rests[:4]) == ("failed", [10.0, 20.0, 40.0, 80.0])
-    assert "tried 5 times" in job.failure_reason
+    assert "in 5 tries" in job.failure_reason
 
 
 def test_too_little_memory_uses_a_retry_and_names_what_was_asked_and_the_remedy(

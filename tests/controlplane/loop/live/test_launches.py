@@ -384,7 +384,7 @@ def test_terms_that_many_gangs_have_in_common_are_changed_together(
     )
     a_round(cluster, until(*[3e9] * 7))
     a_round(cluster, until(*[4e9] * 5, *[5e9] * 2))
-    monkeypatch.setattr(apply, "AT_ONCE", 3)
+    monkeypatch.setattr(apply, "ROWS_PER_STATEMENT", 3)
     a_round(cluster, until(*[6e9] * 7))
     assert queries[1:] == [1 + 1, 1 + 2, 1 + 3], "what has ended, and the terms"
     assert set(Assignment.objects.values_list("term_until", flat=True)) == {utc(6e9)}

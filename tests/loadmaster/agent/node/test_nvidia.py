@@ -229,7 +229,7 @@ def test_a_warning_stays_for_a_minute_after_its_cause() -> None:
     nvml.gpus[1].answers["nvmlDeviceGetCurrentClocksEventReasons"] = 0x20
     site = Site(nvml)
     nvml.gpus[1].answers.clear()
-    assert "temperature" in site.later(30.0)[1].trouble
+    assert "too hot" in site.later(30.0)[1].trouble
     assert site.later(31.0)[1].trouble == ""
 
 
@@ -255,7 +255,7 @@ def test_the_older_name_of_throttle_reasons_is_asked_too() -> None:
             return 0x40
 
     nvml = Older(FakeGpu("GPU-0"), missing=("nvmlDeviceGetCurrentClocksEventReasons",))
-    assert "temperature" in Site(nvml).later()[0].trouble
+    assert "too hot" in Site(nvml).later()[0].trouble
 
 
 def test_each_trouble_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
