@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from pytest_django.live_server_helper import LiveServer
 
-from jobs.models import Job
 from loadmaster.agent.runtimes.docker import DockerEngine, DockerOptions, DockerRuntime
 from loadmaster.protocol import AssignmentState
 from tests.builders import a_team, a_user
@@ -48,22 +47,17 @@ def site(server: LiveServer, tmp_path: Path) -> Iterator[NodeSite]:
     clear_containers(OWNER)
 
 
-def test_a_script_in_a_container_finds_submits_and_cancels_jobs(site: NodeSite) -> None:
+def test_a_script_in_a_container_finds_itself_and_cancels_another(site: NodeSite) -> None:
     team = a_team("research")
-    script = (
-        "#!/bin/sh\n"
-        'squeue -h -j "$SLURM_JOB_ID" -o "%i %j"\n'
-        "printf '#!/bin/sh\\ntrue\\n' >/tmp/next.sh\n"
-        "next=$(sbatch --parsable -H -J next /tmp/next.sh)\n"
-        "scancel $next\n"
-    )
+    ada = a_user("ada", team=team)
+    other = a_docker_job(site.cluster, user=ada, team=team, number=8, state="held", batch=True)
     job = a_docker_job(
         site.cluster,
-        user=a_user("ada", team=team),
+        user=ada,
         team=team,
         name="mine",
         number=7,
-        script=script,
+        script='#!/bin/sh\nsqueue -h -j "$SLURM_JOB_ID" -o "%i %j"\nscancel 8\n',
         command=[],
         batch=True,
         max_retries=0,
@@ -77,4 +71,5 @@ def test_a_script_in_a_container_finds_submits_and_cancels_jobs(site: NodeSite) 
 
     assert kept_output(launch, "stderr") == b""
     assert kept_output(launch) == b"7 mine\n"
-    assert Job.objects.get(name="next").state == "cancelled"
+    other.refresh_from_db()
+    assert other.state == "cancelled"
