@@ -28,7 +28,7 @@ _SHAPE_FIELDS = attrgetter(
 )
 
 Amounts: TypeAlias = tuple[tuple[str, float], ...]
-"""What a job needs of a node beside devices: cores, memory and named resources, all above 0."""
+"""Amounts that a job needs of a node beside devices: cores, memory, resources; all above 0."""
 
 
 class _Request(NamedTuple):

@@ -94,7 +94,7 @@ class WorldState:
     """Reasons of the next round so far."""
     last_plan: LastPlan | None = None
     memory: Mapping[str, Any] = field(default_factory=dict)
-    """What the policy's last plan hands to its next one."""
+    """Memory that the policy's last plan hands to its next one."""
 
     @classmethod
     def of(

@@ -38,7 +38,7 @@ def unknown_gpus(types: Collection[str], labels: Collection[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What the cluster decides about options.
+    """Facts of the cluster that decide what options mean.
 
     `nodes`: number of nodes of the range that `--nodes` allows, 0: the least.
     """

@@ -1,4 +1,4 @@
-"""What a child process sets itself: niceness of its session, and memory."""
+"""Limits that a child process sets itself: niceness of its session, and memory."""
 
 import json
 import os
@@ -31,7 +31,7 @@ print(json.dumps({{
 
 
 def set_up(arguments: str = "", before: str = "") -> dict[str, Any]:
-    """What a child reports that called `set_up_child` with these arguments."""
+    """Report of a child that called `set_up_child` with these arguments."""
     code = REPORT.format(arguments=arguments, before=before)
     with ChildProcess([sys.executable, "-c", code], environment_without_secrets()) as child:
         report: dict[str, Any] = json.loads(child.receive(inf))
