@@ -86,7 +86,8 @@ ONE = (
     case("quotes", "#SBATCH --job-name=\"two words\" -o 'a file.txt' # -J no\n"
          "echo $SLURM_JOB_NAME\n"),
     case("beginning of an option", "#SBATCH --ntasks-per-n=2\necho $SLURM_NTASKS\n"),
-    case("tasks of a node", "#SBATCH --tasks=2\necho $SLURM_NTASKS $SLURM_TASKS_PER_NODE\n"),
+    case("tasks of a node", "#SBATCH --tasks=2\necho $SLURM_NTASKS $SLURM_TASKS_PER_NODE\n",
+         "-N1"),
     case("value in the next line", "#SBATCH --job-name\n#SBATCH two\necho $SLURM_JOB_NAME\n"),
     case("no space behind the prefix", "#SBATCH--job-name=two\necho $SLURM_JOB_NAME\n"),
     case("options without a meaning here", "#SBATCH --prefer=fast --wait-all-nodes=1 -k\n"

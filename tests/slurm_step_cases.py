@@ -54,7 +54,7 @@ srun -n1 --export=NONE true; echo $?
 OPTIONS = """t() { "$@"; echo "rc $?"; }
 t srun --cpu-bind=none -u bash -c 'echo task $SLURM_PROCID' | sort
 t srun -n1 --gres=none echo one
-t srun --kill-on-bad-exit=1 -n2 bash -c 'exit $((SLURM_PROCID+3))'
+t srun --kill-on-bad-exit=1 -n2 bash -c 'test $SLURM_PROCID = 1 && exit 3; sleep 60'
 t srun -N1 -n1 --exclusive --mem=100M echo excl
 t srun --jobid=$SLURM_JOB_ID -n1 echo jid
 t srun -n1 --time=0:01 sleep 2
