@@ -12,7 +12,6 @@ from collections.abc import (
 )
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
-from time import thread_time
 from typing import Any, ParamSpec, TypeVar, cast
 
 from asgiref.sync import ThreadSensitiveContext, sync_to_async
@@ -20,8 +19,6 @@ from django.core.handlers.asgi import ASGIHandler, ASGIRequest
 from django.db import close_old_connections, connections
 from django.http import HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
-
-from controlplane.web.logs.middleware import user_id_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -41,12 +38,6 @@ memory.
 
 TURN = "loadmaster.turn"
 """Key of a scope for a function that returns a context, in which the request takes a thread."""
-
-USER = "loadmaster.user"
-"""Key of a scope for the id of its user, once it is known."""
-
-SPENT_S = "loadmaster.spent_s"
-"""Key of a scope for the processor time that it took in its last thread."""
 
 
 class ThreadedHandler(ASGIHandler):
@@ -88,7 +79,7 @@ class ThreadedHandler(ASGIHandler):
         # 2. Answer in a thread, once the caller may have one.
         turn = scope.get(TURN, nullcontext)
         async with turn(), one_at_a_time:
-            answer = await self.call(_timed, scope, self._answer, request)
+            answer = await self.call(_connected, self.get_response, request)
 
         # 3. A download is read as it is sent.
         if isinstance(answer, StreamingHttpResponse) and not answer.is_async:
@@ -105,7 +96,7 @@ class ThreadedHandler(ASGIHandler):
         turn = scope.get(TURN, nullcontext)
         while True:
             async with turn():
-                piece = await self.call(_timed, scope, _joined, parts, self.chunk_size)
+                piece = await self.call(_connected, _joined, parts, self.chunk_size)
             if not piece:
                 return
             yield piece
@@ -124,14 +115,6 @@ class ThreadedHandler(ASGIHandler):
                 await work
             self._idle.put_nowait(thread)
 
-    def _answer(self, request: HttpRequest) -> HttpResponseBase:
-        """Answer, and note the user in the scope, whom a login changes."""
-        try:
-            return self.get_response(request)
-        finally:
-            scope = cast(Scope, cast(ASGIRequest, request).scope)
-            scope[USER] = user_id_of(request)
-
     def close(self) -> None:
         """Close the connections of the threads, and end them."""
         for thread in self._threads:
@@ -140,14 +123,10 @@ class ThreadedHandler(ASGIHandler):
         self._signals.shutdown(wait=True)
 
 
-def _timed(scope: Scope, act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call `act` with a live connection, and note the thread's processor time in the scope."""
-    began_s = thread_time()
-    try:
-        close_old_connections()
-        return act(*args, **kwargs)
-    finally:
-        scope[SPENT_S] = thread_time() - began_s
+def _connected(act: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call `act` with a live connection to the database."""
+    close_old_connections()
+    return act(*args, **kwargs)
 
 
 def _joined(parts: Iterable[bytes], least: int) -> bytes:

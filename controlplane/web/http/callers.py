@@ -18,7 +18,6 @@ from django.http import HttpResponse
 from controlplane.web.credentials.users import Credential, Users, credentials_of, user_of
 from controlplane.web.http.asgi import TURN, App, Message, Receive, Scope, Send, ThreadedHandler
 from controlplane.web.http.middleware import refused, refused_body
-from controlplane.web.http.pace import STRANGERS, Pace
 from controlplane.web.http.request_metrics import count_request
 from controlplane.web.http.throttling import network_of
 
@@ -92,7 +91,6 @@ class CallerLimits:
         self._strangers = asyncio.Semaphore(THREADS_OF_STRANGERS)
         # One thread for each path: requests of /readyz and /metrics do not delay /healthz.
         self._probes = {path: asyncio.Semaphore(1) for path in PROBES}
-        self._pace = Pace()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -126,7 +124,7 @@ class CallerLimits:
             # 3. Answer it, or refuse it. The application takes a thread in the context TURN.
             if is_counted:
                 caller = self._callers[request.name]
-                scope[TURN] = partial(self._thread, caller, user, scope)
+                scope[TURN] = partial(self._thread, caller, user, scope["path"])
                 await self._app(scope, receive, send_and_end_streams)
             else:
                 await _refuse(scope, send, _too_many(scope, of_user=user is not None))
@@ -158,17 +156,16 @@ class CallerLimits:
             return user
 
     @asynccontextmanager
-    async def _thread(self, caller: Caller, user: str | None, scope: Scope) -> AsyncIterator[None]:
+    async def _thread(self, caller: Caller, user: str | None, path: str) -> AsyncIterator[None]:
         """Wait until the caller may take a thread, of which it has few at once."""
         async with caller.threads:
             if user:
-                async with self._pace.turn(user, scope):
-                    yield
-            elif scope["path"] in PROBES:
-                async with self._probes[scope["path"]]:
+                yield
+            elif path in PROBES:
+                async with self._probes[path]:
                     yield
             else:
-                async with self._strangers, self._pace.turn(STRANGERS, scope):
+                async with self._strangers:
                     yield
 
 

@@ -117,13 +117,12 @@ def test_a_download_ends_when_its_client_leaves() -> None:
     app.close()
 
 
-def test_one_callers_downloads_leave_threads_to_others_and_are_charged_to_the_caller() -> None:
+def test_one_callers_downloads_leave_threads_to_others() -> None:
     go_on = threading.Event()
 
     def parts() -> Iterator[bytes]:
         yield PIECE
         assert go_on.wait(30)
-        sum(range(3_000_000))
         yield PIECE
 
     handler = Sending(parts, most=THREADS_EACH + 1)
@@ -138,8 +137,6 @@ def test_one_callers_downloads_leave_threads_to_others_and_are_charged_to_the_ca
         return [len((await download).body) for download in downloads]
 
     assert asyncio.run(run()) == [2 * len(PIECE)] * 4
-    spent_s = {name: account.spent_s for name, account in app._pace._accounts.items()}
-    assert spent_s["user eve"] > 2 * spent_s["user ada"]
     handler.close()
 
 
