@@ -8,20 +8,25 @@ from loadmaster.protocol import AssignmentState, Directive, DirectiveAction, Sto
 
 
 def directives(assignments: Iterable[Assignment], grace_s: float) -> tuple[Directive, ...]:
-    """Directives for all pending wishes of live assignments."""
-    found = (directive(a, grace_s) for a in assignments)
-    return tuple(d for d in found if d is not None)
+    """Return the directives for these live assignments, without those that have no news."""
+    all_or_none = [directive(assignment, grace_s) for assignment in assignments]
+    return tuple(each for each in all_or_none if each is not None)
 
 
 def directive(assignment: Assignment, grace_s: float) -> Directive | None:
-    """Order for a live assignment: start, stop, or newest term; None without news."""
-    name, fence = str(assignment.pk), assignment.fence
+    """Return the order for a live assignment: stop, start, or newest term; None without news.
+
+    `grace_s`: time between the order to stop and SIGKILL.
+    """
+    name = str(assignment.pk)
+    fence = assignment.fence
     if assignment.desired != "run":
         reason = StopReason(assignment.desired)
         return Directive(name, fence, DirectiveAction.STOP, stop_reason=reason, grace_s=grace_s)
     if assignment.state == AssignmentState.OFFERED:
         return Directive(name, fence, DirectiveAction.START)
-    until, quota = assignment.term_until, assignment.steps_quota
+    until = assignment.term_until
+    quota = assignment.steps_quota
     if until is None and quota is None and assignment.term_at is None:
         return None
     until_s = until.timestamp() if until else None
@@ -29,7 +34,7 @@ def directive(assignment: Assignment, grace_s: float) -> Directive | None:
 
 
 def is_news(assignment: Assignment) -> bool:
-    """Return True for a wish that the agent has not known since its launch."""
+    """Return True if the agent may not know yet what the server wishes for an assignment."""
     return (
         assignment.state == AssignmentState.OFFERED
         or assignment.desired != "run"
@@ -39,7 +44,8 @@ def is_news(assignment: Assignment) -> bool:
 
 def cursor_of(assignments: Iterable[Assignment]) -> int:
     """Cursor of the long poll: time of the newest wish in microseconds, or 0."""
-    return max((int(_wished_at(a).timestamp() * 1_000_000) for a in assignments), default=0)
+    times_us = [int(_wished_at(each).timestamp() * 1_000_000) for each in assignments]
+    return max(times_us, default=0)
 
 
 AHEAD_S = 5.0
@@ -47,10 +53,16 @@ AHEAD_S = 5.0
 
 
 def is_past(cursor: int, now: datetime) -> bool:
-    """Return False for a cursor from before the clock went back: what is wished now is older."""
+    """Return False for a cursor in the future: it was made before the clock was set back.
+
+    Wishes of now would be older than such a cursor, so they would never count as new.
+    """
     return cursor / 1_000_000 <= now.timestamp() + AHEAD_S
 
 
 def _wished_at(assignment: Assignment) -> datetime:
+    """Time of the server's newest wish for an assignment: its launch, a stop or a new term."""
     wished_at = assignment.desired_at or assignment.created_at
-    return max(wished_at, assignment.term_at) if assignment.term_at else wished_at
+    if assignment.term_at is None:
+        return wished_at
+    return max(wished_at, assignment.term_at)

@@ -1,7 +1,6 @@
 """Variables and names of files that scripts for Slurm see of a launch."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import groupby
 from math import ceil
 
@@ -16,28 +15,34 @@ NO_INDEX = "4294967294"
 
 def variables_of(assignment: Assignment) -> dict[str, str]:
     """Variables of the script that a launch runs."""
-    job, launch = assignment.job, Assignment.objects.filter(job=assignment.job_id)
-    seats = launch.filter(fence=assignment.fence).select_related("node").order_by("rank")
-    hosts = [Host(seat.node.name, units=seat.units) for seat in seats]
-    cores = [host.units * job.cores for host in hosts]
+    job = assignment.job
+    launch = Assignment.objects.filter(job=assignment.job_id, fence=assignment.fence)
+    seats = list(launch.select_related("node").order_by("rank"))
+    tasks = [seat.units for seat in seats]
+    cores = [units * job.cores for units in tasks]
     if job.exclusive:
+        # It has whole nodes, and runs as many tasks as these hold unless its script says how many.
         cores = [seat.node.cores - seat.node.reserved_cores for seat in seats]
         if "SLURM_NTASKS" not in job.environment:
-            tasks = [max(1, int(whole / job.cores)) for whole in cores]
-            hosts = [replace(host, units=of) for host, of in zip(hosts, tasks, strict=True)]
+            tasks = [max(1, int(of_node / job.cores)) for of_node in cores]
+    hosts = []
+    for seat, units in zip(seats, tasks, strict=True):
+        hosts.append(Host(seat.node.name, units=units))
     return variables(job, hosts, assignment.fence, cores)
 
 
 def variables(
     job: Job, hosts: Sequence[Host], fence: int, cores: Sequence[float]
 ) -> dict[str, str]:
-    """Variables of a script on its first host; `cores` are those that the job has on each.
+    """Variables of a script on its first host.
 
-    What the script's own options say of tasks and memory is in the job's environment already.
+    `hosts`: the launch's, with the number of tasks as units. `fence`: the launch's number. `cores`:
+    those of the job on each host. The script's own options about tasks and memory are in the job's
+    environment already.
     """
     number = str(job.number)
     nodes = compress([host.name for host in hosts])
-    found = {
+    values = {
         **dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), number),
         "SLURM_JOB_NAME": job.name,
         **dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), nodes),
@@ -51,16 +56,20 @@ def variables(
         **dict.fromkeys(("SLURM_NODEID", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_GTIDS"), "0"),
         **dict.fromkeys(("SLURMD_NODENAME", "SLURM_TOPOLOGY_ADDR"), hosts[0].name),
     }
-    if job.array is not None:
-        found |= {"SLURM_ARRAY_JOB_ID": str(job.array.number)}
-        found |= {f"SLURM_ARRAY_TASK_{name}": str(value) for name, value in (
-            ("ID", job.array_index), ("COUNT", job.array.size), ("MIN", job.array.lowest),
-            ("MAX", job.array.highest), ("STEP", job.array.step),
-        )}  # fmt: skip
-    if "SLURM_TASKS_PER_NODE" in job.environment:  # tasks that share the GPUs of a node
-        found["SLURM_TASKS_PER_NODE"] = str(job.environment["SLURM_TASKS_PER_NODE"])
-    restarts = {"SLURM_RESTART_COUNT": str(fence - 1)} if fence > 1 else {}
-    return {**found, **restarts}
+    array = job.array
+    if array is not None:
+        values["SLURM_ARRAY_JOB_ID"] = str(array.number)
+        values["SLURM_ARRAY_TASK_ID"] = str(job.array_index)
+        values["SLURM_ARRAY_TASK_COUNT"] = str(array.size)
+        values["SLURM_ARRAY_TASK_MIN"] = str(array.lowest)
+        values["SLURM_ARRAY_TASK_MAX"] = str(array.highest)
+        values["SLURM_ARRAY_TASK_STEP"] = str(array.step)
+    if "SLURM_TASKS_PER_NODE" in job.environment:
+        # Tasks that share the GPUs of a node: the script's options say how many.
+        values["SLURM_TASKS_PER_NODE"] = str(job.environment["SLURM_TASKS_PER_NODE"])
+    if fence > 1:
+        values["SLURM_RESTART_COUNT"] = str(fence - 1)
+    return values
 
 
 def file_name(pattern: str, job: Job, node: str) -> str:
@@ -83,4 +92,7 @@ def file_name(pattern: str, job: Job, node: str) -> str:
 def repeated(amounts: Iterable[int]) -> str:
     """Amounts by node as Slurm writes them: of 2, 2, 1 the text 2(x2),1."""
     runs = [(amount, len(list(run))) for amount, run in groupby(amounts)]
-    return ",".join(f"{amount}(x{times})" if times > 1 else str(amount) for amount, times in runs)
+    texts = []
+    for amount, times in runs:
+        texts.append(f"{amount}(x{times})" if times > 1 else str(amount))
+    return ",".join(texts)

@@ -34,6 +34,7 @@ class Figure:
 
     @property
     def difference(self) -> float | None:
+        """Recomputed less stored figure; None if either is missing."""
         if self.stored is None or self.recomputed is None:
             return None
         return self.recomputed - self.stored
@@ -47,8 +48,11 @@ def find_round(name: str) -> Round:
             f"{name!r}: write a round's id, or its cluster and number such as main:12"
         )
     rounds = Round.objects.select_related("cluster")
-    which = {"cluster__name": cluster, "number": number} if colon else {"pk": number}
-    row = rounds.filter(**which).first()
+    if colon:
+        rounds = rounds.filter(cluster__name=cluster, number=number)
+    else:
+        rounds = rounds.filter(pk=number)
+    row = rounds.first()
     if row is None:
         raise RoundNotFoundError(f"there is no round {name}")
     if row.snapshot is None and row.plan is not None:
@@ -90,19 +94,18 @@ def digests(row: Round, again: Plan) -> tuple[str, str]:
     """
     if row.plan["version"] == PLAN_VERSION:
         return row.plan_sha256, plan_json.digest(again)
-    stored, decided = (replace(p, waiting=()) for p in (plan_json.from_json(row.plan), again))
+    stored = replace(plan_json.from_json(row.plan), waiting=())
+    decided = replace(again, waiting=())
     return plan_json.digest(stored), plan_json.digest(decided)
 
 
 def _priced_anew(row: Round) -> Snapshot:
+    """Return the round's snapshot with the prices that were known when the round began."""
     snapshot = snapshot_json.from_json(row.snapshot)
-    until_s = snapshot.now_s + snapshot.horizon_s
-    return replace(
-        snapshot,
-        energy=price_steps(
-            row.cluster, snapshot.now_s, until_s, known_by=row.started_at, zone=row.timezone
-        ),
-    )
+    begin_s = snapshot.now_s
+    end_s = begin_s + snapshot.horizon_s
+    prices = price_steps(row.cluster, begin_s, end_s, known_by=row.started_at, zone=row.timezone)
+    return replace(snapshot, energy=prices)
 
 
 def _objective(row: Round, plan: Plan, snapshot: Snapshot) -> float | None:
@@ -110,19 +113,24 @@ def _objective(row: Round, plan: Plan, snapshot: Snapshot) -> float | None:
     if plan.status is PlanStatus.KEPT or row.carried is not None:
         return None
     policy = make(row.policy, row.parameters)
-    shown = reserve_profiling(within_team_limits(snapshot)[0])[0]
+    within_limits, _ = within_team_limits(snapshot)
+    shown, _ = reserve_profiling(within_limits)
     if isinstance(policy, CostSearch):
         return policy(shown).objective
     if not isinstance(policy, RandomizedGreedy):
         return None
+    # ANDREAS' objective is a function of a solution: the nodes and configurations of the plan.
     problem = build(shown, charged=policy.mode == "paper")
     ids = problem.snapshot.jobs.columns.ids
-    job_at = {ids[row]: i for i, row in enumerate(problem.rows)}
-    node_at = {node.id: n for n, node in enumerate(problem.nodes)}
-    found = Solution.empty(problem)
-    for placed in plan.placements:
-        job, n = job_at.get(placed.job), node_at.get(placed.ranks[0].node)
-        if placed.purpose is Purpose.TRAINING and job is not None and n is not None:
-            config = problem.config_number[int(problem.node_class[n]), placed.gpus]
-            found.node[job], found.config[job] = n, config
-    return policy.f.value(problem, found)
+    job_numbers = {ids[row]: number for number, row in enumerate(problem.rows)}
+    node_numbers = {node.id: number for number, node in enumerate(problem.nodes)}
+    solution = Solution.empty(problem)
+    for placement in plan.placements:
+        job = job_numbers.get(placement.job)
+        node = node_numbers.get(placement.ranks[0].node)
+        if placement.purpose is not Purpose.TRAINING or job is None or node is None:
+            continue
+        node_class = int(problem.node_class[node])
+        solution.node[job] = node
+        solution.config[job] = problem.config_number[node_class, placement.gpus]
+    return policy.f.value(problem, solution)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import isfinite
 from typing import Any
 
@@ -25,16 +25,20 @@ from policies.contract.snapshot import (
 )
 from policies.contract.views import SLOWEST, WITHOUT_GPUS
 
-LEAST_LEFT_S = 1.0
 LEAST_LEFT = 0.1
-"""Part of its expected run time that a job which outlived that is taken to need still."""
+"""A job that has run longer than expected is taken to need this part of its run time still."""
+
+LEAST_LEFT_S = 1.0
+"""Shortest such rest, in seconds."""
 
 ENDLESS_STEPS = 2.0 * ENDLESS_S * SLOWEST
+"""Steps of a batch job of unknown run time."""
 
 
 def _kind(name: str, steps_per_s: float) -> KindView:
-    known = (Throughput(*WITHOUT_GPUS[:2], steps_per_s, Source.DECLARED),)
-    return KindView(name, name, known)
+    """Kind of jobs without GPUs, with this speed."""
+    throughput = Throughput(*WITHOUT_GPUS[:2], steps_per_s, Source.DECLARED)
+    return KindView(name, name, (throughput,))
 
 
 KNOWN = _kind("batch job", STEPS_PER_S)
@@ -45,67 +49,83 @@ BATCH_KINDS = (KNOWN, ENDLESS)
 
 
 def jobs_ahead(snapshot: Snapshot) -> Jobs:
-    """Return jobs with their training runs only, and the device time of the launches before these.
+    """Return the jobs with their training runs only, and device time without that of these runs.
 
-    Batch jobs and jobs without GPUs get the work that takes them as long as is expected.
+    Batch jobs and jobs without GPUs get the work that takes them their expected run time.
     """
-    columns, nodes = snapshot.jobs.columns, snapshot.node_by_id
-    running = tuple(
-        tuple(run for run in runs if run.purpose is Purpose.TRAINING and run.copy == 0)
-        for runs in columns.others["running"]
-    )
-    received = tuple(
-        _less_runs(dict(seconds), runs, snapshot.now_s, nodes)
-        for seconds, runs in zip(columns.others["received_s"], running, strict=True)
-    )
-    others = {**columns.others, "running": running, "received_s": received}
+    columns = snapshot.jobs.columns
+    nodes = snapshot.node_by_id
+    running: list[tuple[Running, ...]] = []
+    received_s: list[tuple[tuple[str, float], ...]] = []
+    for runs, seconds in zip(columns.others["running"], columns.others["received_s"], strict=True):
+        training = [run for run in runs if run.purpose is Purpose.TRAINING and run.copy == 0]
+        running.append(tuple(training))
+        received_s.append(_less_runs(dict(seconds), training, snapshot.now_s, nodes))
+    others = {**columns.others, "running": tuple(running), "received_s": tuple(received_s)}
     kinds, numbers = _with_run_times(snapshot, others)
     # All have arrived: a later arrival was written by a clock that was ahead.
-    arrived = np.minimum(numbers["arrival_s"], snapshot.now_s)
-    numbers = {**numbers, "arrival_s": frozen(arrived)}
-    return Jobs(
-        JobColumns(columns.ids, kinds, numbers, columns.counts, others), snapshot.jobs.position
-    )
+    arrived_s = np.minimum(numbers["arrival_s"], snapshot.now_s)
+    numbers = {**numbers, "arrival_s": frozen(arrived_s)}
+    ready = JobColumns(columns.ids, kinds, numbers, columns.counts, others)
+    return Jobs(ready, snapshot.jobs.position)
 
 
 def _with_run_times(
     snapshot: Snapshot, others: dict[str, tuple[Any, ...]]
 ) -> tuple[tuple[str, ...], Mapping[str, Floats]]:
-    """Return kinds and numbers in which batch jobs run their time; mark these as such."""
-    columns, rows = snapshot.jobs.columns, sorted(in_batch_queue(snapshot))
-    if not rows:
+    """Return (kinds, numbers) by which batch jobs run for their expected time.
+
+    `others["batch"]` is changed: jobs without GPUs become batch jobs, too.
+    """
+    columns = snapshot.jobs.columns
+    batch_rows = sorted(in_batch_queue(snapshot))
+    if not batch_rows:
         return columns.kinds, columns.numbers
-    kinds, batch = list(columns.kinds), list(others["batch"])
-    total, left = (columns.numbers[n].copy() for n in ("total_steps", "remaining_steps"))
-    limits = columns.numbers["expected_run_s"], columns.numbers["walltime_s"]
-    for row in rows:
-        run_s, batch[row] = min(float(of[row]) for of in limits), True
+    kinds = list(columns.kinds)
+    batch = list(others["batch"])
+    total_steps = columns.numbers["total_steps"].copy()
+    remaining_steps = columns.numbers["remaining_steps"].copy()
+    for row in batch_rows:
+        batch[row] = True
+        expected_s = float(columns.numbers["expected_run_s"][row])
+        walltime_s = float(columns.numbers["walltime_s"][row])
+        run_s = min(expected_s, walltime_s)
+        if not isfinite(run_s):
+            kinds[row] = ENDLESS.id
+            total_steps[row] = ENDLESS_STEPS
+            remaining_steps[row] = ENDLESS_STEPS
+            continue
         ran_s = max((snapshot.now_s - run.since_s for run in others["running"][row]), default=0.0)
-        kinds[row] = KNOWN.id if isfinite(run_s) else ENDLESS.id
-        if isfinite(run_s):
-            total[row] = STEPS_PER_S * max(run_s, LEAST_LEFT_S)
-            left[row] = min(total[row], STEPS_PER_S * _left_s(run_s, ran_s))
-        else:
-            total[row] = left[row] = ENDLESS_STEPS
+        kinds[row] = KNOWN.id
+        total_steps[row] = STEPS_PER_S * max(run_s, LEAST_LEFT_S)
+        remaining_steps[row] = min(total_steps[row], STEPS_PER_S * _left_s(run_s, ran_s))
     others["batch"] = tuple(batch)
-    numbers = {"total_steps": frozen(total), "remaining_steps": frozen(left)}
-    return tuple(kinds), {**columns.numbers, **numbers}
+    numbers = {
+        **columns.numbers,
+        "total_steps": frozen(total_steps),
+        "remaining_steps": frozen(remaining_steps),
+    }
+    return tuple(kinds), numbers
 
 
 def _left_s(run_s: float, ran_s: float) -> float:
-    """Return the time that a job still needs; one that outlived what was expected a part of it."""
-    return run_s - ran_s if run_s > ran_s else max(LEAST_LEFT_S, LEAST_LEFT * run_s)
+    """Return the time that a job still needs: `run_s` expected, of which it has run `ran_s`."""
+    if run_s > ran_s:
+        return run_s - ran_s
+    return max(LEAST_LEFT_S, LEAST_LEFT * run_s)
 
 
 def _less_runs(
     seconds: dict[str, float],
-    runs: tuple[Running, ...],
+    runs: Iterable[Running],
     now_s: float,
     nodes: Mapping[str, NodeView],
 ) -> tuple[tuple[str, float], ...]:
+    """Return received device seconds by GPU type without those of these runs until now."""
     for run in runs:
         for rank in run.ranks:
-            gpu_type, of_rank_s = nodes[rank.node].gpu_type, len(rank.devices) * rank.share
-            less_s = seconds.get(gpu_type, 0.0) - (now_s - run.since_s) * of_rank_s
-            seconds[gpu_type] = max(0.0, less_s)
+            gpu_type = nodes[rank.node].gpu_type
+            devices = len(rank.devices) * rank.share
+            device_s = (now_s - run.since_s) * devices
+            seconds[gpu_type] = max(0.0, seconds.get(gpu_type, 0.0) - device_s)
     return tuple(seconds.items())

@@ -25,17 +25,19 @@ from policies.contract.views import waiting_cost
 from policies.host import registry
 
 MOST_WORK = 10_000_000
-"""Jobs that the rounds of one choice may see in all."""
+"""A choice is given up once its rounds have looked at so many jobs, all rounds added up."""
 
 BUDGET_S = 60.0
-"""Longest time of one choice: time slices shorter than a job's step never end it."""
+"""A choice is given up after so long. With time slices shorter than a step, no job ever ends."""
 
 EVERY_S = 0.25
+"""Time between two reports of progress."""
 
 Fractions: TypeAlias = "SynchronizedArray[float]"
 """Fraction done of each choice, shared by the processes."""
 
 _done: Fractions
+"""The fractions in a process of the pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +52,24 @@ class Choice:
 def run_choices(
     document: Mapping[str, Any], processes: int, on_progress: Callable[[float], None]
 ) -> dict[str, Any]:
-    """Result of a document {snapshot, choices, seen} as plain JSON; jobs not `seen` have no id."""
+    """Simulate a document {snapshot, choices, seen}; return the result as plain JSON.
+
+    `seen`: ids of jobs that the reader may see; the others have an empty id in the result.
+    """
     snapshot = snapshot_json.from_json(document["snapshot"])
-    choices, seen = [Choice(**c) for c in document["choices"]], set(document["seen"])
+    choices = [Choice(**fields) for fields in document["choices"]]
+    visible = set(document["seen"])
     ids = snapshot.jobs.columns.ids
-    found = compare(snapshot, choices, processes, on_progress)
+    results = compare(snapshot, choices, processes, on_progress)
+    written = []
+    for choice, result in zip(choices, results, strict=True):
+        written.append({**asdict(choice), **_written(result, ids, visible)})
     return {
         "at_s": snapshot.now_s,
         "currency": snapshot.currency,
         "nodes": {node.id: node.name for node in snapshot.nodes},
-        "jobs": [job if job in seen else "" for job in ids],
-        "choices": [
-            {**asdict(choice), **_written(ahead, ids, seen)}
-            for choice, ahead in zip(choices, found, strict=True)
-        ],
+        "jobs": [job if job in visible else "" for job in ids],
+        "choices": written,
     }
 
 
@@ -73,41 +79,55 @@ def compare(
     processes: int = 1,
     on_progress: Callable[[float], None] = lambda _: None,
 ) -> list[Ahead | str]:
-    """Rest of the queue under each choice, or the message of its failure."""
+    """Return the rest of the queue under each choice, or the message of its failure.
+
+    `on_progress` gets the fraction done of all choices, from 0 to 1.
+    """
     context = get_context("fork")
     done: Fractions = context.Array(c_double, len(choices))
     with ProcessPoolExecutor(max(1, processes), context, _share, (done,)) as pool:
-        found = [pool.submit(_ahead, snapshot, choice, i) for i, choice in enumerate(choices)]
-        while wait(found, EVERY_S).not_done:
+        futures = []
+        for number, choice in enumerate(choices):
+            futures.append(pool.submit(_ahead, snapshot, choice, number))
+        while wait(futures, EVERY_S).not_done:
             on_progress(sum(done[:]) / len(choices))
-    return [future.result() for future in found]
+    return [future.result() for future in futures]
 
 
 def with_value_of_time(snapshot: Snapshot, value_of_time: float) -> Snapshot:
     """Return the snapshot with waiting at this price per hour, by team and priority."""
-    columns, weights = snapshot.jobs.columns, {team.name: team.weight for team in snapshot.teams}
-    of_jobs = zip(columns.others["team"], columns.counts["priority"].tolist(), strict=True)
-    costs = [waiting_cost(value_of_time, weights.get(team, 1.0), rank) for team, rank in of_jobs]
+    columns = snapshot.jobs.columns
+    team_weights = {team.name: team.weight for team in snapshot.teams}
+    priorities = columns.counts["priority"].tolist()
+    costs = []
+    for team, priority in zip(columns.others["team"], priorities, strict=True):
+        costs.append(waiting_cost(value_of_time, team_weights.get(team, 1.0), priority))
     numbers = {**columns.numbers, "waiting_cost": frozen(np.array(costs, dtype=np.float64))}
     priced = JobColumns(columns.ids, columns.kinds, numbers, columns.counts, columns.others)
     return snapshot.following(jobs=Jobs(priced, snapshot.jobs.position))
 
 
 def _share(done: Fractions) -> None:
+    """Give a new process of the pool the shared fractions."""
     global _done
     _done = done
 
 
 def _ahead(snapshot: Snapshot, choice: Choice, number: int) -> Ahead | str:
+    """Simulate one choice in a process of the pool; `number`: its place among the choices."""
     priced = with_value_of_time(snapshot, choice.value_of_time)
 
-    def tell(progress: Progress) -> None:
+    def note_progress(progress: Progress) -> None:
         _done[number] = progress.completed / max(1, progress.total)
 
     try:
         policy = registry.make(choice.policy, choice.parameters)
-        own = priced.following(memory={}) if number else priced
-        return run_ahead(own, policy, work=MOST_WORK, budget_s=BUDGET_S, on_progress=tell)
+        if number > 0:
+            # The memory belongs to the policy that the cluster has now.
+            priced = priced.following(memory={})
+        return run_ahead(
+            priced, policy, work=MOST_WORK, budget_s=BUDGET_S, on_progress=note_progress
+        )
     except (PolicyError, SimulationError) as error:
         return str(error)
     except Exception as error:  # a policy may be anybody's code: it raises what it likes
@@ -116,22 +136,29 @@ def _ahead(snapshot: Snapshot, choice: Choice, number: int) -> Ahead | str:
         _done[number] = 1.0
 
 
-def _written(ahead: Ahead | str, ids: Sequence[str], seen: set[str]) -> dict[str, Any]:
-    if isinstance(ahead, str):
-        return {"failure": ahead, "totals": None, "jobs": []}
-    totals = {
-        "cost": ahead.energy_cost + ahead.lateness_cost,
-        **{name: value for name, value in _plain(ahead).items() if name != "jobs"},
-        "unended": sum(job.end_s is None for job in ahead.jobs.values()),
-    }
-    jobs = [_plain(ahead.jobs[job]) for job in ids]
+def _written(result: Ahead | str, ids: Sequence[str], visible: set[str]) -> dict[str, Any]:
+    """Return the result of one choice as plain JSON, without reasons of jobs not to be seen."""
+    if isinstance(result, str):
+        return {"failure": result, "totals": None, "jobs": []}
+    totals = {"cost": result.energy_cost + result.lateness_cost}
+    for name, value in _plain(result).items():
+        if name != "jobs":
+            totals[name] = value
+    totals["unended"] = sum(job.end_s is None for job in result.jobs.values())
+
+    jobs = [_plain(result.jobs[job]) for job in ids]
     for job in jobs:
-        if job.pop("job") not in seen:
+        if job.pop("job") not in visible:
             job["why"] = ""
     return {"failure": "", "totals": totals, "jobs": jobs}
 
 
-def _plain(of: Any) -> dict[str, Any]:
-    """Fields by name; None for figures that do not exist."""
-    fields = ((name, getattr(of, name)) for name in of.__dataclass_fields__)
-    return {n: None if isinstance(v, float) and not isfinite(v) else v for n, v in fields}
+def _plain(instance: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass by name; None for figures that are infinite or not known."""
+    fields: dict[str, Any] = {}
+    for name in instance.__dataclass_fields__:
+        value = getattr(instance, name)
+        if isinstance(value, float) and not isfinite(value):
+            value = None
+        fields[name] = value
+    return fields

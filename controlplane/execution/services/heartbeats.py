@@ -44,6 +44,7 @@ from loadmaster.protocol import (
     StopReason,
 )
 
+# Reasons for a node to be cordoned by its own heartbeats.
 UNWELL = "its agent reports that the machine is unhealthy"
 NO_ROOM = "its disk has too little room"
 ROOM_AGAIN = 1.2
@@ -54,7 +55,7 @@ IntervalsOf = Callable[[Iterable[int]], Mapping[int, Intervals]]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Received heartbeat; `token_sha256` None if the caller has checked the token."""
+    """Received heartbeat of a node; `token_sha256`: None if the caller has checked the token."""
 
     node: UUID
     beat: Heartbeat
@@ -80,9 +81,9 @@ Outcome = Renewed | AgentCallError | Busy
 
 @dataclass(frozen=True, slots=True)
 class _NodeRow:
-    """Locked node as its heartbeat finds it; `ill`: one of its devices was in trouble.
+    """Locked node before its heartbeat is written.
 
-    `peak_w`: of its type of GPU, 0 without.
+    `ill`: one of its devices was in trouble. `peak_w`: of its GPU type, 0 without GPUs.
     """
 
     pk: UUID
@@ -103,6 +104,12 @@ _COLUMNS = tuple(f.name for f in fields(_NodeRow))
 
 @dataclass(slots=True)
 class _Renewal:
+    """Heartbeat of a locked node, and what comes of it.
+
+    `clock`: intervals of its cluster. `held`: its live assignments. `renewed`: those of which the
+    lease is renewed. `dropped`: figures that cannot be.
+    """
+
     row: _NodeRow
     beat: Heartbeat
     clock: Intervals
@@ -112,6 +119,7 @@ class _Renewal:
 
     @property
     def fresh(self) -> bool:
+        """Return True unless a newer heartbeat of the node was written before."""
         return self.beat.seq >= self.row.heartbeat_seq
 
 
@@ -141,32 +149,41 @@ def renew_all(
     With `wait=False` rows locked by others make their heartbeat Busy.
     """
     now = now or timezone.now()
+    outcomes: dict[int, Outcome]
     with urgent(), transaction.atomic():
         rows = _lock_nodes({call.node for call in calls}, wait=wait)
-        refused = _refusals(calls, rows)
+        outcomes = _refusals(calls, rows)
+
+        # Lock the assignments of the nodes that are not refused.
         clock = intervals({row.cluster_id for row in rows.values()})
-        renewals = {
-            index: _Renewal(rows[call.node], call.beat, clock[rows[call.node].cluster_id])
-            for index, call in enumerate(calls)
-            if index not in refused
-        }
-        busy = _lock_assignments(list(renewals.values()), wait=wait)
-        taken = {i: renewal for i, renewal in renewals.items() if renewal.row.pk not in busy}
-        fresh = [renewal for renewal in taken.values() if renewal.fresh]
+        renewals: dict[int, _Renewal] = {}
+        for index, call in enumerate(calls):
+            if index not in outcomes:
+                row = rows[call.node]
+                renewals[index] = _Renewal(row, call.beat, clock[row.cluster_id])
+        busy_nodes = _lock_assignments(list(renewals.values()), wait=wait)
+
+        # Write those of which all is locked, unless they have been overtaken.
+        locked = {i: each for i, each in renewals.items() if each.row.pk not in busy_nodes}
+        fresh = [renewal for renewal in locked.values() if renewal.fresh]
         _renew(fresh, now)
         _note_changes(fresh)
     AGENT_CLOCKS.note([renewal.beat.sent_at_s for renewal in fresh], now)
     _keep_samples(fresh, now)
-    done: dict[int, Outcome] = {index: _renewed(renewal, now) for index, renewal in taken.items()}
-    return [refused.get(index) or done.get(index) or Busy() for index in range(len(calls))]
+    for index, renewal in locked.items():
+        outcomes[index] = _renewed(renewal, now)
+    return [outcomes.get(index, Busy()) for index in range(len(calls))]
 
 
 def _keep_samples(renewals: Sequence[_Renewal], now: datetime) -> None:
     """Keep the samples of devices, without figures that cannot be; these are counted."""
-    keep_samples(
-        [(r.row.pk, device_samples(r.beat.devices, r.row.peak_w, r.dropped)) for r in renewals]
-    )
-    note_dropped({r.row.pk: r.dropped for r in renewals if r.dropped.figures}, now)
+    samples = []
+    for renewal in renewals:
+        row = renewal.row
+        usable = device_samples(renewal.beat.devices, row.peak_w, renewal.dropped)
+        samples.append((row.pk, usable))
+    keep_samples(samples)
+    note_dropped({each.row.pk: each.dropped for each in renewals if each.dropped.figures}, now)
 
 
 def restore_unknown(renewed: Renewed, now: datetime | None = None) -> HeartbeatReply:
@@ -185,81 +202,98 @@ def _lock_nodes(pks: Iterable[UUID], *, wait: bool) -> dict[UUID, _NodeRow]:
     )
     in_trouble = Q(healthy=False) | ~Q(trouble="")
     ill = Exists(Device.objects.filter(in_trouble, node=OuterRef("pk")))
-    known = locked.annotate(ill=ill, peak_w=Coalesce("gpu_type__peak_w", 0.0))
-    return {row[0]: _NodeRow(*row) for row in known.values_list(*_COLUMNS)}
+    annotated = locked.annotate(ill=ill, peak_w=Coalesce("gpu_type__peak_w", 0.0))
+    rows = [_NodeRow(*values) for values in annotated.values_list(*_COLUMNS)]
+    return {row.pk: row for row in rows}
 
 
 def _refusals(calls: Sequence[Call], rows: Mapping[UUID, _NodeRow]) -> dict[int, Outcome]:
-    found: dict[int, Outcome] = {}
-    absent = [call.node for call in calls if call.node not in rows]
+    """Return by index of the call: a refusal, or Busy for a node that another one locks."""
+    # 1. Tokens: of the locked nodes, and of those that others lock.
+    outcomes: dict[int, Outcome] = {}
     tokens = {pk: row.token_sha256 for pk, row in rows.items()}
-    if absent:
-        tokens |= dict(Node.objects.filter(pk__in=absent).values_list("pk", "token_sha256"))
-    strange = {
-        i: c.token_sha256 or ""
-        for i, c in enumerate(calls)
-        if c.node not in tokens or c.token_sha256 not in (None, tokens[c.node])
-    }
-    if strange:
-        refusals = token_refusals(strange.values())
-        found |= {i: refusals[token] for i, token in strange.items()}
+    not_locked = [call.node for call in calls if call.node not in rows]
+    if not_locked:
+        tokens.update(Node.objects.filter(pk__in=not_locked).values_list("pk", "token_sha256"))
+    wrong_tokens: dict[int, str] = {}
     for index, call in enumerate(calls):
+        if call.node not in tokens or call.token_sha256 not in (None, tokens[call.node]):
+            wrong_tokens[index] = call.token_sha256 or ""
+    if wrong_tokens:
+        refusals = token_refusals(wrong_tokens.values())
+        for index, token in wrong_tokens.items():
+            outcomes[index] = refusals[token]
+
+    # 2. Sessions: a heartbeat of an earlier one is stale; epochs count from 1.
+    for index, call in enumerate(calls):
+        if index in outcomes:
+            continue
         row = rows.get(call.node)
-        if index not in found and row is None:
-            found[index] = Busy()
-        elif index not in found and row and (row.epoch != call.beat.epoch or call.beat.epoch < 1):
-            found[index] = stale_epoch(call.beat.epoch, row.epoch)
-    return found
+        if row is None:
+            outcomes[index] = Busy()
+        elif row.epoch != call.beat.epoch or call.beat.epoch < 1:
+            outcomes[index] = stale_epoch(call.beat.epoch, row.epoch)
+    return outcomes
 
 
 def _lock_assignments(renewals: Sequence[_Renewal], *, wait: bool) -> set[UUID]:
     """Lock the live assignments into `held`; return nodes with assignments that others lock."""
     by_node = {renewal.row.pk: renewal for renewal in renewals}
     live = Assignment.objects.filter(node__in=list(by_node), state__in=LIVE).order_by("pk")
-    skips = not wait and connection.features.has_select_for_update_skip_locked
-    expected = set(live.values_list("pk", "node_id")) if skips else set()
-    if skips:  # by their keys, which are few where most nodes hold nothing
+
+    # 1. Where locked rows are skipped, read first which ones there are.
+    expected: set[tuple[UUID, UUID]] = set()
+    if not wait and connection.features.has_select_for_update_skip_locked:
+        expected = set(live.values_list("pk", "node_id"))
+        # By their keys, which are few where most nodes hold nothing.
         keys = [pk for pk, _ in expected]
         live = Assignment.objects.filter(pk__in=keys, state__in=LIVE).order_by("pk")
+
+    # 2. Lock them.
     locked = live.select_for_update(of=("self",), no_key=True, skip_locked=not wait)
-    for assignment in locked.select_related("job").only(*_SHOWN):
+    held: set[tuple[UUID, UUID]] = set()
+    for assignment in locked.select_related("job").only(*_COLUMNS_OF_ASSIGNMENT):
         by_node[assignment.node_id].held.append(assignment)
-    held = {(a.pk, a.node_id) for renewal in renewals for a in renewal.held}
+        held.add((assignment.pk, assignment.node_id))
     return {node for _, node in expected - held}
 
 
-_SHOWN = (
-    "id", "job_id", "node_id", "fence", "state", "epoch", "desired", "desired_at", "created_at",
-    "term_until", "term_at",
-    "steps_quota", "job__on_disconnect",
-)  # fmt: skip
+_COLUMNS_OF_ASSIGNMENT = (
+    "id",
+    "job_id",
+    "node_id",
+    "fence",
+    "state",
+    "epoch",
+    "desired",
+    "desired_at",
+    "created_at",
+    "term_until",
+    "term_at",
+    "steps_quota",
+    "job__on_disconnect",
+)
 
 
 def _renew(renewals: Sequence[_Renewal], now: datetime) -> None:
+    """Write sessions and leases, in a statement each."""
+    sessions = []
+    leases = []
     for renewal in renewals:
-        renewal.renewed = _watched(renewal.held, renewal.beat)
-    ends = {id(renewal): now + timedelta(seconds=renewal.clock.lease_s) for renewal in renewals}
-    sessions = [
-        (
-            t.row.pk,
-            t.beat.epoch,
-            t.beat.seq,
-            now,
-            ends[id(t)],
-            room_gb(t.beat.disk_free_gb, t.dropped),
-        )
-        for t in renewals
-    ]
-    columns = ("heartbeat_seq", "last_seen_at", "session_expires_at", "disk_free_gb")
-    update_rows(Node, ("id", "epoch"), columns, sessions)
-    leases = [
-        (a.pk, a.epoch, t.beat.seq, now, now + timedelta(seconds=lease_s))
-        for t in renewals
-        for a in t.renewed
-        for lease_s in (job_lease_s(t.clock, a.job.on_disconnect),)
-    ]
-    renewed = ("renewed_by", "renewed_at", "lease_expires_at")
-    update_rows(Assignment, ("id", "epoch"), renewed, leases)
+        row = renewal.row
+        beat = renewal.beat
+        session_end = now + timedelta(seconds=renewal.clock.lease_s)
+        free_gb = room_gb(beat.disk_free_gb, renewal.dropped)
+        sessions.append((row.pk, beat.epoch, beat.seq, now, session_end, free_gb))
+        renewal.renewed = _watched(renewal.held, beat)
+        for assignment in renewal.renewed:
+            lease_s = job_lease_s(renewal.clock, assignment.job.on_disconnect)
+            lease_end = now + timedelta(seconds=lease_s)
+            leases.append((assignment.pk, assignment.epoch, beat.seq, now, lease_end))
+    of_session = ("heartbeat_seq", "last_seen_at", "session_expires_at", "disk_free_gb")
+    update_rows(Node, ("id", "epoch"), of_session, sessions)
+    of_lease = ("renewed_by", "renewed_at", "lease_expires_at")
+    update_rows(Assignment, ("id", "epoch"), of_lease, leases)
 
 
 def _watched(held: Iterable[Assignment], beat: Heartbeat) -> list[Assignment]:
@@ -275,25 +309,33 @@ def _watched(held: Iterable[Assignment], beat: Heartbeat) -> list[Assignment]:
 
 
 def _note_changes(renewals: Sequence[_Renewal]) -> None:
-    known = [t.row for t in renewals if t.row.state != State.LOST]
-    heard = [row for row in known if is_silent(row.session_expires_at)]
-    if heard:
-        note_nodes_joined((row.cluster_id, row.pk) for row in heard)
+    """Note nodes that are heard again, and trouble that has come or gone."""
+    heard_again = []
     for renewal in renewals:
-        row, trouble = renewal.row, _trouble(renewal)
-        unwell = row.state == State.READY and trouble
-        if row.state == State.LOST or unwell or (not trouble and row.reason in (UNWELL, NO_ROOM)):
+        row = renewal.row
+        if row.state != State.LOST and is_silent(row.session_expires_at):
+            heard_again.append((row.cluster_id, row.pk))
+    if heard_again:
+        note_nodes_joined(heard_again)
+
+    for renewal in renewals:
+        row = renewal.row
+        trouble = _trouble(renewal)
+        is_new = row.state == State.READY and trouble
+        is_over = not trouble and row.reason in (UNWELL, NO_ROOM)
+        if row.state == State.LOST or is_new or is_over:
             node = Node.objects.select_related("cluster").get(pk=row.pk)
             restore_lost_node(node)
             _cordon_if_unhealthy(node, trouble)
         _note_gpu_trouble(row, shown_trouble(renewal.beat.gpu_trouble))
-    note_health({t.row.pk: t.beat.devices for t in renewals if _is_doubtful(t)})
+    note_health({each.row.pk: each.beat.devices for each in renewals if _is_doubtful(each)})
 
 
 def _is_doubtful(renewal: _Renewal) -> bool:
     """Return True if a device is in trouble, or was at the last heartbeat."""
-    told = renewal.beat.devices
-    return renewal.row.ill or any(not sample.healthy or sample.trouble for sample in told)
+    if renewal.row.ill:
+        return True
+    return any(not sample.healthy or sample.trouble for sample in renewal.beat.devices)
 
 
 def _note_gpu_trouble(row: _NodeRow, trouble: str) -> None:
@@ -305,7 +347,10 @@ def _note_gpu_trouble(row: _NodeRow, trouble: str) -> None:
 
 
 def _trouble(renewal: _Renewal) -> str:
-    """Reason for the node to take nothing new; agents of older versions do not tell their room."""
+    """Return the reason for the node to take nothing new, or an empty text.
+
+    Agents of older versions do not report the free space of their disk.
+    """
     free_gb = room_gb(renewal.beat.disk_free_gb, Dropped())
     least_gb = settings.NODE_LEAST_FREE_GB
     if renewal.row.reason == NO_ROOM:
@@ -317,24 +362,37 @@ def _trouble(renewal: _Renewal) -> str:
 
 def _cordon_if_unhealthy(node: Node, trouble: str) -> None:
     """Cordon a node in trouble until it is well; leave an operator's cordon."""
-    before, after = (State.READY, State.CORDONED) if trouble else (State.CORDONED, State.READY)
-    if node.state != before or (not trouble and node.reason not in (UNWELL, NO_ROOM)):
+    if trouble:
+        if node.state == State.READY:
+            cordoned = Node.objects.filter(pk=node.pk, state=State.READY).update(
+                state=State.CORDONED, reason=trouble
+            )
+            if cordoned:
+                NodeEvent.objects.create(node=node, event="unhealthy", data={"reason": trouble})
         return
-    if Node.objects.filter(pk=node.pk, state=before).update(state=after, reason=trouble):
-        event, data = "unhealthy" if trouble else "healthy", {"reason": trouble or node.reason}
-        NodeEvent.objects.create(node=node, event=event, data=data)
-        if not trouble:
-            request_reschedule(node.cluster, Reason.NODE_JOINED, node=node)
+    if node.state != State.CORDONED or node.reason not in (UNWELL, NO_ROOM):
+        return
+    opened = Node.objects.filter(pk=node.pk, state=State.CORDONED).update(
+        state=State.READY, reason=""
+    )
+    if opened:
+        NodeEvent.objects.create(node=node, event="healthy", data={"reason": node.reason})
+        request_reschedule(node.cluster, Reason.NODE_JOINED, node=node)
 
 
 def _renewed(renewal: _Renewal, now: datetime) -> Renewed:
-    said = {known.id: known for known in renewal.beat.assignments}
-    unknown = [a.pk for a in renewal.renewed if a.state == AssignmentState.UNKNOWN]
-    back = [(pk, said[str(pk)]) for pk in unknown if said[str(pk)].state in HELD_BY_AGENT]
-    return Renewed(_reply(renewal, now), tuple(back), renewal.beat.epoch)
+    """Return the answer, with UNKNOWN assignments that the agent says it has."""
+    reports = {known.id: known for known in renewal.beat.assignments}
+    to_restore = []
+    for assignment in renewal.renewed:
+        known = reports[str(assignment.pk)]
+        if assignment.state == AssignmentState.UNKNOWN and known.state in HELD_BY_AGENT:
+            to_restore.append((assignment.pk, known))
+    return Renewed(_reply(renewal, now), tuple(to_restore), renewal.beat.epoch)
 
 
 def _restore_one(pk: UUID, known: KnownAssignment, epoch: int, now: datetime) -> None:
+    """Move an assignment to the reported state, if it is still UNKNOWN in this session."""
     with urgent(), transaction.atomic():
         assignment = lock_assignment(pk)
         if assignment.state != AssignmentState.UNKNOWN or assignment.epoch != epoch:
@@ -347,20 +405,30 @@ def _restore_one(pk: UUID, known: KnownAssignment, epoch: int, now: datetime) ->
 
 
 def _reply(renewal: _Renewal, now: datetime) -> HeartbeatReply:
-    held, beat, clock = renewal.held, renewal.beat, renewal.clock
-    leases = tuple(
-        Lease(str(a.pk), a.fence, job_lease_s(clock, a.job.on_disconnect)) for a in renewal.renewed
-    )
-    wanted = directives(held, clock.grace_s) + _strays(held, beat, clock.grace_s)
-    known = beat.cursor if is_past(beat.cursor, now) else 0
-    cursor = max(known, cursor_of(a for a in held if is_news(a)))
-    return HeartbeatReply(clock.heartbeat_s, leases, wanted, cursor)
+    """Return the answer to a heartbeat: leases, directives, and the cursor of the long poll."""
+    held = renewal.held
+    beat = renewal.beat
+    clock = renewal.clock
+    leases = []
+    for assignment in renewal.renewed:
+        lease_s = job_lease_s(clock, assignment.job.on_disconnect)
+        leases.append(Lease(str(assignment.pk), assignment.fence, lease_s))
+    orders = directives(held, clock.grace_s) + _strays(held, beat, clock.grace_s)
+
+    # The cursor never goes back, except where the clock did.
+    cursor = cursor_of(assignment for assignment in held if is_news(assignment))
+    if is_past(beat.cursor, now):
+        cursor = max(beat.cursor, cursor)
+    return HeartbeatReply(clock.heartbeat_s, tuple(leases), orders, cursor)
 
 
 def _strays(held: Sequence[Assignment], beat: Heartbeat, grace_s: float) -> tuple[Directive, ...]:
-    """Stop what the agent watches although it is over, of another fence, or another node's."""
-    live = {(str(a.pk), a.fence) for a in held}
-    strays = [k for k in beat.assignments if k.state not in ENDED and (k.id, k.fence) not in live]
-    return tuple(
-        Directive(k.id, k.fence, DirectiveAction.STOP, StopReason.CANCEL, grace_s) for k in strays
-    )
+    """Stop runs that the agent watches although they are over, replaced, or another node's."""
+    live = {(str(assignment.pk), assignment.fence) for assignment in held}
+    orders = []
+    for known in beat.assignments:
+        if known.state not in ENDED and (known.id, known.fence) not in live:
+            orders.append(
+                Directive(known.id, known.fence, DirectiveAction.STOP, StopReason.CANCEL, grace_s)
+            )
+    return tuple(orders)

@@ -23,9 +23,10 @@ HOLDS_A_PLACE = sorted(str(state) for state in PLACED | {JobState.CANCELLING})
 
 @dataclass(frozen=True, slots=True)
 class OverLimit:
-    """Full arrays, waiting elements of them that may start, and the others by their array's limit.
+    """Arrays with more ready elements than may start, and what a round may see of them.
 
-    `others` are only those whose reason for waiting says something else so far.
+    `full`: these arrays. `able`: their elements that may start. `others`: the limit of the array by
+    each other waiting element, if its stored reason for waiting is not that limit yet.
     """
 
     full: frozenset[UUID]
@@ -34,25 +35,37 @@ class OverLimit:
 
     @classmethod
     def of(cls, queued: QuerySet[Job], now: datetime) -> "OverLimit":
-        """`queued`: jobs of a cluster that a round could place."""
+        """Compare the arrays of `queued`, the jobs of a cluster that a round could place."""
         elements = queued.filter(array__isnull=False, array__at_once__isnull=False).order_by()
-        limits = _known(elements.values_list("array", "array__at_once").distinct())
+        limits = _limits(elements.values_list("array", "array__at_once").distinct())
         if not limits:
             return cls(frozenset(), frozenset(), {})
-        rooms, ready = _rooms(limits), _ready(elements, now)
-        full = frozenset(array for array, keys in ready.items() if len(keys) > rooms[array])
-        able = frozenset(key for array in full for key in ready[array][: max(0, rooms[array])])
-        hidden = elements.filter(array__in=full).exclude(waiting_code=ARRAY_LIMIT)
-        known = hidden.values_list("pk", "array__at_once") if full else ()
-        return cls(full, able, {pk: n for pk, n in _known(known).items() if pk not in able})
+
+        # 1. Of an array with more ready elements than free places, those of the lowest indices.
+        free_places = _free_places(limits)
+        full: set[UUID] = set()
+        able: set[UUID] = set()
+        for array, ready in _ready(elements, now).items():
+            if len(ready) > free_places[array]:
+                full.add(array)
+                able.update(ready[: max(0, free_places[array])])
+
+        # 2. The other elements of these arrays, which get a new reason for waiting.
+        others: dict[UUID, int] = {}
+        if full:
+            waiting = elements.filter(array__in=full).exclude(waiting_code=ARRAY_LIMIT)
+            others = _limits(waiting.values_list("pk", "array__at_once"))
+        for element in able:
+            others.pop(element, None)
+        return cls(frozenset(full), frozenset(able), others)
 
     def shown(self) -> Q:
         """Condition of the jobs that the round may see."""
         return ~Q(array__in=self.full, state=JobState.QUEUED) | Q(pk__in=self.able)
 
 
-def _known(rows: Iterable[tuple[UUID | None, int | None]]) -> dict[UUID, int]:
-    """Limits by key, without keys or limits that are missing."""
+def _limits(rows: Iterable[tuple[UUID | None, int | None]]) -> dict[UUID, int]:
+    """Limits by array or element; rows that lack either are left out."""
     return {key: limit for key, limit in rows if key is not None and limit is not None}
 
 
@@ -66,12 +79,12 @@ def _ready(elements: QuerySet[Job], now: datetime) -> Mapping[UUID, list[UUID]]:
     return ready
 
 
-def _rooms(limits: Mapping[Any, int]) -> Counter[UUID]:
-    """Elements of each array that may still start."""
+def _free_places(limits: Mapping[Any, int]) -> Counter[UUID]:
+    """Number of elements of each array that may still start; negative after a lowered limit."""
     placed = Job.objects.filter(array__in=list(limits), state__in=HOLDS_A_PLACE).order_by()
-    rooms = Counter(limits)
-    rooms.subtract(dict(placed.values_list("array").annotate(n=Count("*"))))
-    return rooms
+    free_places = Counter(limits)
+    free_places.subtract(dict(placed.values_list("array").annotate(n=Count("*"))))
+    return free_places
 
 
 class ArrayRooms:
@@ -79,15 +92,17 @@ class ArrayRooms:
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         arrays = {job.array_id for job in jobs if job.array_id is not None}
-        limits = _known(JobArray.objects.filter(pk__in=arrays).values_list("pk", "at_once"))
-        self._rooms = _rooms(limits) if limits else Counter()
+        limits = _limits(JobArray.objects.filter(pk__in=arrays).values_list("pk", "at_once"))
         self._limited = frozenset(limits)
+        self._free_places: Counter[UUID] = Counter()
+        if limits:
+            self._free_places = _free_places(limits)
 
     def refusal(self, placement: Placement, job: Job) -> Rejected | None:
-        """Refusal if the job's array runs as many elements as it may."""
+        """Return the refusal if the job's array runs as many elements as it may."""
         if job.array_id is None or placement.purpose is not Purpose.TRAINING:
             return None
-        if job.array_id not in self._limited or self._rooms[job.array_id] > 0:
+        if job.array_id not in self._limited or self._free_places[job.array_id] > 0:
             return None
         detail = f"array {job.array_id} has reached its limit of running elements"
         return Rejected(placement.key, RejectCode.STALE, detail)
@@ -95,4 +110,4 @@ class ArrayRooms:
     def take(self, job: Job) -> None:
         """Record a launch."""
         if job.array_id is not None:
-            self._rooms[job.array_id] -= 1
+            self._free_places[job.array_id] -= 1

@@ -29,15 +29,16 @@ def demand_of(
     cpu_quota: float | None,
     units: int,
 ) -> Mapping[str, int]:
-    """Return the demand of a seat whose job's unit has these, in billionths."""
+    """Return the demand of a seat of `units` in billionths; the other amounts are those of one."""
     of_unit = {**resources, "cores": cores, "memory_gb": memory_gb}
     return seat_demanded(of_unit, units, cpu_quota)
 
 
 class LiveAssignment(NamedTuple):
-    """Live assignment; `job_cores`, `memory_gb`, `resources`: the demand of its job's unit.
+    """Live assignment with some columns of its job.
 
-    `exclusive`: no other job may be on its node.
+    `job_cores`, `memory_gb` and `resources` are those of one unit of the job. `exclusive`: no other
+    job may be on its node.
     """
 
     pk: UUID
@@ -70,7 +71,7 @@ class LiveAssignment(NamedTuple):
 
     @property
     def demand(self) -> Mapping[str, int]:
-        """Cores, memory and named resources that it has of its node, in billionths."""
+        """Cores, memory and named resources that it uses of its node, in billionths."""
         of_unit = self.job_cores, self.memory_gb, self.resources
         return demand_of(*of_unit, self.cpu_quota, self.units)
 
@@ -89,16 +90,30 @@ class OccupiedSlot(NamedTuple):
     purpose: str
 
 
-_OF_JOB = {
-    "job_cores": "job__cores", "memory_gb": "job__memory_gb", "resources": "job__resources",
-    "exclusive": "job__exclusive", "team_id": "job__team_id",
-}  # fmt: skip
-_ASSIGNMENT = tuple(_OF_JOB.get(name, name) for name in LiveAssignment._fields)
-_SLOT = (
-    "device_id", "device__uuid", "device__node_id", "slot", "share",
-    "assignment_id", "assignment__job_id", "assignment__copy", "assignment__purpose",
-)  # fmt: skip
-"""Columns of both, in the order of their fields."""
+_JOB_COLUMNS = {
+    "job_cores": "job__cores",
+    "memory_gb": "job__memory_gb",
+    "resources": "job__resources",
+    "exclusive": "job__exclusive",
+    "team_id": "job__team_id",
+}
+"""Columns of the fields of a live assignment that its job has."""
+
+_ASSIGNMENT_COLUMNS = tuple(_JOB_COLUMNS.get(name, name) for name in LiveAssignment._fields)
+"""Columns of a live assignment in the order of its fields."""
+
+_SLOT_COLUMNS = (
+    "device_id",
+    "device__uuid",
+    "device__node_id",
+    "slot",
+    "share",
+    "assignment_id",
+    "assignment__job_id",
+    "assignment__copy",
+    "assignment__purpose",
+)
+"""Columns of an occupied slot in the order of its fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +126,12 @@ class Gang:
 
 
 def is_placement(assignment: LiveAssignment) -> bool:
-    """Return True for a live assignment that is not stopping."""
+    """Return True for a live assignment that is not stopping and shall not stop."""
     return _goes_on(assignment.state, assignment.desired)
 
 
 def _goes_on(state: str, desired: str) -> bool:
+    """Return True if an assignment in this state, with this wish of the server, shall run on."""
     return desired == RUN and state != AssignmentState.STOPPING
 
 
@@ -133,14 +149,16 @@ class LiveAssignments:
         slots: Iterable[OccupiedSlot],
     ) -> None:
         """`assignments` by job, purpose, copy and rank; `slots` by device and number."""
-        self.cluster, self.assignments = cluster, assignments
+        self.cluster = cluster
+        self.assignments = assignments
         self.of_job: Mapping[object, list[LiveAssignment]] = defaultdict(list)
         self.teams: Mapping[object, set[int]] = defaultdict(set)
-        """Teams that have jobs on a node."""
+        """Teams that have jobs on a node, by node."""
         for assignment in assignments:
             self.of_job[assignment.job_id].append(assignment)
             self.teams[assignment.node_id].add(assignment.team_id)
         self.slots: Mapping[object, list[OccupiedSlot]] = defaultdict(list)
+        """Slots by assignment."""
         self.of_device: Mapping[int, list[OccupiedSlot]] = defaultdict(list)
         for slot in slots:
             self.slots[slot.assignment_id].append(slot)
@@ -148,52 +166,67 @@ class LiveAssignments:
 
     @classmethod
     def of(cls, cluster: Cluster) -> LiveAssignments:
+        """Read the live assignments of a cluster, in two queries."""
         live = _live(cluster).order_by("job_id", "purpose", "copy", "rank")
-        assignments = [LiveAssignment._make(row) for row in live.values_list(*_ASSIGNMENT)]
-        held = AssignmentSlot.objects.filter(live=True, device__node__cluster=cluster)
-        slots = held.order_by("device_id", "slot").values_list(*_SLOT)
+        columns = live.values_list(*_ASSIGNMENT_COLUMNS)
+        assignments = [LiveAssignment._make(values) for values in columns]
+        occupied = AssignmentSlot.objects.filter(live=True, device__node__cluster=cluster)
+        slots = occupied.order_by("device_id", "slot").values_list(*_SLOT_COLUMNS)
         return cls(cluster, assignments, map(OccupiedSlot._make, slots))
 
     def newest(self) -> LiveAssignments | None:
-        """These without those that have ended and with stops requested since; None if the same.
+        """Return them as they are now; None if none has ended or been asked to stop since.
 
         Only states are read, as the rest stays while an assignment lives. Rounds alone make new
         ones; if there is one, all is read.
         """
-        live = _live(self.cluster).values_list("pk", "state", "desired")
-        now = {pk: (state, desired) for pk, state, desired in live}
-        before = {a.pk: is_placement(a) for a in self.assignments}
-        if {pk: _goes_on(*found) for pk, found in now.items()} == before:
+        # 1. Compare which go on.
+        states = {}
+        for pk, state, desired in _live(self.cluster).values_list("pk", "state", "desired"):
+            states[pk] = (state, desired)
+        going_on = {pk: _goes_on(state, desired) for pk, (state, desired) in states.items()}
+        went_on = {each.pk: is_placement(each) for each in self.assignments}
+        if going_on == went_on:
             return None
-        if now.keys() - before.keys():
+        if going_on.keys() - went_on.keys():
             return LiveAssignments.of(self.cluster)
-        left = [
-            a._replace(state=now[a.pk][0], desired=now[a.pk][1])
-            for a in self.assignments
-            if a.pk in now
-        ]
-        slots = (slot for held in self.of_device.values() for slot in held)
-        return LiveAssignments(self.cluster, left, (s for s in slots if s.assignment_id in now))
+
+        # 2. Leave out those that have ended, and their slots; take over the states of the others.
+        still_live = []
+        for each in self.assignments:
+            if each.pk in states:
+                state, desired = states[each.pk]
+                still_live.append(each._replace(state=state, desired=desired))
+        still_occupied: list[OccupiedSlot] = []
+        for slots in self.of_device.values():
+            still_occupied.extend(slot for slot in slots if slot.assignment_id in states)
+        return LiveAssignments(self.cluster, still_live, still_occupied)
 
     def gangs(self, job: object | None = None) -> list[Gang]:
-        """Placements that are meant to go on, of one job (its primary key) or of all."""
-        found: dict[PlacementKey, list[LiveAssignment]] = defaultdict(list)
-        for a in self.assignments if job is None else self.of_job[job]:
-            if is_placement(a):
-                found[str(a.job_id), Purpose(a.purpose), a.copy].append(a)
-        return [Gang(key, tuple(ranks), self._running(ranks)) for key, ranks in found.items()]
+        """Return the placements that are meant to go on, of one job (its primary key) or of all."""
+        assignments = self.assignments
+        if job is not None:
+            assignments = self.of_job[job]
+        ranks_of: dict[PlacementKey, list[LiveAssignment]] = defaultdict(list)
+        for each in assignments:
+            if is_placement(each):
+                ranks_of[str(each.job_id), Purpose(each.purpose), each.copy].append(each)
+        return [Gang(key, tuple(ranks), self._running(ranks)) for key, ranks in ranks_of.items()]
 
     def _running(self, ranks: Sequence[LiveAssignment]) -> Running:
+        """Run of a placement in a snapshot; it began with its first rank."""
         first = ranks[0]
         return Running(
             copy=first.copy,
-            ranks=tuple(self._seat(a) for a in ranks),
-            since_s=min((a.running_at or a.created_at).timestamp() for a in ranks),
+            ranks=tuple(self._seat(rank) for rank in ranks),
+            since_s=min((rank.running_at or rank.created_at).timestamp() for rank in ranks),
             until_s=first.term_until.timestamp() if first.term_until else None,
             steps_quota=first.steps_quota,
             purpose=Purpose(first.purpose),
         )
 
-    def _seat(self, a: LiveAssignment) -> RankPlacement:
-        devices = tuple(sorted(slot.device_uuid for slot in self.slots[a.pk]))
-        return RankPlacement(str(a.node_id), devices, a.share, a.cpu_quota, a.units)
+    def _seat(self, rank: LiveAssignment) -> RankPlacement:
+        """Seat of one rank, with its devices by UUID."""
+        devices = tuple(sorted(slot.device_uuid for slot in self.slots[rank.pk]))
+        node = str(rank.node_id)
+        return RankPlacement(node, devices, rank.share, rank.cpu_quota, rank.units)

@@ -68,10 +68,11 @@ from profiling.run_times.predictors import Prediction, still_expected
 AS_STORED = (
     "name", "gpus_min", "gpus_max", "tardiness_weight", "weight", "priority", "cores", "memory_gb",
     "may_mix", "may_share", "batch", "exclusive", "preemptible", "units", "units_per_node", "nodes",
-)  # fmt: skip
+)  # fmt: skip  # one field a line would hide the list
+"""Fields of a job's view that are columns of the job."""
 
 KNOWN_TO_AGENTS = (BATCH, CONTAINER_SCRIPTS, LIMITS, SIGNAL)
-"""Features that some agents have not, and so labels of nodes."""
+"""Features that some agents lack, so nodes that have them get a label."""
 
 
 class Knowledge(Protocol):
@@ -88,8 +89,10 @@ class Knowledge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """Snapshot with cluster, event ids, blocked jobs and what is held; `cut`: more jobs queue.
+    """Snapshot of a round, and what the round's record needs beside it.
 
+    `events`: ids of those that asked for the round. `blocked`: by job that no policy sees, what it
+    waits for. `held`: live assignments. `cut`: the queue has more jobs than the round sees.
     `over_limit`: limits of arrays by hidden element whose reason for waiting is new.
     `conditions`: by job, the condition of each job or array that it still waits for.
     `one_suffices`: jobs that wait for one of these, not for all.
@@ -111,42 +114,65 @@ class Observation:
 def observe(
     cluster_id: int, now_s: float, number: int, knowledge: Knowledge = profiling.selectors
 ) -> Observation:
-    """Snapshot of the cluster at `now_s` (epoch) for round `number`. One consistent read."""
+    """Observe the cluster at `now_s` (epoch) for round `number`, in one consistent read."""
     now = datetime.fromtimestamp(now_s, UTC)
     with _consistent_read():
         cluster = Cluster.objects.get(pk=cluster_id)
         rows = Rows(cluster, now, number)
         events = list(RescheduleEvent.objects.filter(cluster=cluster, round=None).order_by("id"))
-        return Observation(
-            cluster=cluster,
-            snapshot=_snapshot(rows, events, now_s, number, knowledge),
-            events=tuple(e.pk for e in events),
-            tariff=tariff_in_force(cluster, now),
-            pue=pue_in_force(cluster, now),
-            blocked={
-                str(job): tuple(sorted(map(str, others))) for job, others in rows.blocked.items()
-            },
-            held=rows.held,
-            cut=rows.cut,
-            over_limit={str(job): limit for job, limit in rows.over_limit.items()},
-            conditions={
-                str(job): {str(on): one.condition for on, one in of.items()}
-                for job, of in rows.undone.items()
-            },
-            one_suffices=frozenset(
-                str(job)
-                for job, of in rows.undone.items()
-                if any(one.alternative for one in of.values())
-            ),
-        )
+        snapshot = _snapshot(rows, events, now_s, number, knowledge)
+        tariff = tariff_in_force(cluster, now)
+        pue = pue_in_force(cluster, now)
+
+    # Dependencies by job, for the reasons of the jobs that wait for them.
+    blocked: dict[str, tuple[str, ...]] = {}
+    for job, others in rows.blocked.items():
+        blocked[str(job)] = tuple(sorted(map(str, others)))
+    conditions: dict[str, dict[str, str]] = {}
+    one_suffices: set[str] = set()
+    for job, dependencies in rows.undone.items():
+        conditions[str(job)] = {str(on): each.condition for on, each in dependencies.items()}
+        if any(each.alternative for each in dependencies.values()):
+            one_suffices.add(str(job))
+    return Observation(
+        cluster=cluster,
+        snapshot=snapshot,
+        events=tuple(event.pk for event in events),
+        tariff=tariff,
+        pue=pue,
+        blocked=blocked,
+        held=rows.held,
+        cut=rows.cut,
+        over_limit={str(job): limit for job, limit in rows.over_limit.items()},
+        conditions=conditions,
+        one_suffices=frozenset(one_suffices),
+    )
 
 
 def _snapshot(
     rows: Rows, events: Sequence[RescheduleEvent], now_s: float, number: int, knowledge: Knowledge
 ) -> Snapshot:
-    cluster, teams = rows.cluster, {job.team.name: job.team for job in rows.jobs}
+    """Build the snapshot of a round; jobs that may explore GPU types are marked in it."""
+    cluster = rows.cluster
+    horizon_s = cluster.horizon_s
+
+    # 1. Jobs, with the costs of a restart of their kind and the predicted run times.
     restarts = knowledge.restarts(cluster, {job.kind_id for job in rows.jobs})
     predictions = expected(cluster, rows.jobs)
+    job_views = []
+    for job in rows.jobs:
+        prediction = predictions.get(job.pk)
+        job_views.append(_job_view(job, rows, now_s, restarts[job.kind_id], prediction))
+    teams = {job.team.name: job.team for job in rows.jobs}
+
+    # 2. GPU types and power caps; these at least until the next round.
+    gpu_types = []
+    for gpu in rows.gpu_types.values():
+        price = float(gpu.price_per_hour)
+        gpu_types.append(GpuTypeView(gpu.name, gpu.tflops, gpu.memory_gb, price))
+    caps_until_s = now_s + max(horizon_s, cluster.period_s + 1.0)
+
+    # 3. All together.
     snapshot = Snapshot(
         cluster=cluster.name,
         now_s=now_s,
@@ -154,45 +180,41 @@ def _snapshot(
         seed=cluster.seed + number,
         nodes=tuple(_node_view(node, rows) for node in rows.nodes),
         kinds=_kinds(rows, knowledge),
-        jobs=Jobs(
-            JobColumns.of(
-                [
-                    _job_view(j, rows, now_s, restarts[j.kind_id], predictions.get(j.pk))
-                    for j in rows.jobs
-                ]
-            )
-        ),
-        gpu_types=tuple(
-            GpuTypeView(t.name, t.tflops, t.memory_gb, float(t.price_per_hour))
-            for t in rows.gpu_types.values()
-        ),
-        energy=price_steps(cluster, now_s, now_s + cluster.horizon_s),
+        jobs=Jobs(JobColumns.of(job_views)),
+        gpu_types=tuple(gpu_types),
+        energy=price_steps(cluster, now_s, now_s + horizon_s),
         currency=cluster.currency,
         power_cap_w=cluster.power_cap_w,
-        power_caps=power_cap_steps(
-            cluster, now_s, now_s + max(cluster.horizon_s, cluster.period_s + 1.0)
-        ),
+        power_caps=power_cap_steps(cluster, now_s, caps_until_s),
         emissions_cost_per_kg=float(cluster.emissions_cost_per_kg),
         teams=tuple(team_view(teams[name]) for name in sorted(teams)),
-        horizon_s=cluster.horizon_s,
+        horizon_s=horizon_s,
         trigger=_trigger(events),
         profiling=knowledge.profile_requests(cluster),
         memory=cluster.memory,
     )
+
+    # 4. Jobs whose first run measures their kind may use GPU types that are not measured yet.
     explorers = _explorers(rows, restarts)
-    return explored(snapshot, explorers, knowledge.error_spread()) if explorers else snapshot
+    if not explorers:
+        return snapshot
+    return explored(snapshot, explorers, knowledge.error_spread())
 
 
 def _explorers(rows: Rows, restarts: Mapping[int, Restart]) -> set[str]:
-    """Waiting jobs that may try GPUs on which their kind is not measured: their first runs do."""
-    found = set()
+    """Return waiting jobs that may try GPU types on which their kind is not measured.
+
+    Their first runs measure it, so the kind must report steps, and the job have its GPUs alone.
+    """
+    explorers = set()
     for job in rows.jobs:
         job.cluster = rows.cluster  # not read again for each job
-        alone = job.state == JobState.QUEUED and not job.may_share
-        first_run = alone and job.profiling_mode is Profiling.FIRST_RUN
-        if first_run and restarts[job.kind_id].reports_steps:
-            found.add(str(job.pk))
-    return found
+        if job.state != JobState.QUEUED or job.may_share:
+            continue
+        measures = job.profiling_mode is Profiling.FIRST_RUN
+        if measures and restarts[job.kind_id].reports_steps:
+            explorers.add(str(job.pk))
+    return explorers
 
 
 @contextmanager
@@ -208,12 +230,14 @@ def _consistent_read() -> Iterator[None]:
 
 @contextmanager
 def _reading() -> Iterator[None]:
+    """Let the transactions of SQLite begin as readers."""
     if connection.vendor != "sqlite":
         yield
         return
     sqlite: Any = connections[connection.alias]
     sqlite.ensure_connection()  # which sets the mode
-    before, sqlite.transaction_mode = sqlite.transaction_mode, "DEFERRED"
+    before = sqlite.transaction_mode
+    sqlite.transaction_mode = "DEFERRED"
     try:
         yield
     finally:
@@ -221,6 +245,7 @@ def _reading() -> Iterator[None]:
 
 
 def team_view(team: Team) -> TeamView:
+    """View of a team in a snapshot."""
     return TeamView(team.name, team.weight, TeamOrder(team.order), team.max_gpus)
 
 
@@ -240,28 +265,31 @@ def _kinds(rows: Rows, knowledge: Knowledge) -> tuple[KindView, ...]:
 
 
 def _node_view(node: NodeRow, rows: Rows) -> NodeView:
-    gpu = rows.gpu_types[node.gpu_type_id] if node.gpu_type_id else None
-    devices = rows.devices[node.pk]
+    """View of a node with its devices; a silent node looks cordoned."""
+    devices = []
+    for device in rows.devices[node.pk]:
+        devices.append(_device_view(device, rows.held.of_device.get(device.pk, ())))
+    idle_w = 0.0
+    peak_w = 0.0
+    if node.gpu_type_id:
+        gpu = rows.gpu_types[node.gpu_type_id]
+        idle_w = gpu.idle_w
+        peak_w = gpu.peak_w
+    state = NodeState(node.state)
+    if node.state == State.READY and not is_ready(node):
+        state = NodeState.CORDONED
     return NodeView(
         id=str(node.pk),
         name=node.name,
         gpu_type=rows.type_of[node.pk],
-        devices=tuple(
-            [_device_view(device, rows.held.of_device.get(device.pk, ())) for device in devices]
-        ),
-        power_w=power_curve(
-            node.base_w, gpu.idle_w if gpu else 0.0, gpu.peak_w if gpu else 0.0, len(devices)
-        ),
+        devices=tuple(devices),
+        power_w=power_curve(node.base_w, idle_w, peak_w, len(devices)),
         cores=max(0.0, node.cores - node.reserved_cores),
         memory_gb=max(0.0, node.memory_gb - node.reserved_memory_gb),
         resources=tuple(sorted((name, float(amount)) for name, amount in node.resources.items())),
         labels=_labels_of_node(node, rows),
         role=NodeRole(node.role),
-        state=(
-            NodeState.CORDONED
-            if node.state == State.READY and not is_ready(node)
-            else NodeState(node.state)
-        ),
+        state=state,
         drain_until_s=node.drain_until.timestamp() if node.drain_until else None,
         rack=node.rack,
         link_gbps=node.link_gbps,
@@ -269,71 +297,98 @@ def _node_view(node: NodeRow, rows: Rows) -> NodeView:
 
 
 def _labels_of_node(node: NodeRow, rows: Rows) -> tuple[str, ...]:
+    """Labels of a node: the operator's, and those by which policies follow other rules."""
+    # 1. The operator's, and labels such as a100|v100 that these satisfy.
     given = {label for label in node.labels if not is_own(label)}
-    apart = {apart_label(str(other)) for other in rows.avoided_nodes if other != node.pk}
-    teams = {team_label(str(team)) for team in rows.teams_of(node)}
-    gangs = set[str]()
+    labels = set(given)
+    for alternative in rows.alternatives:
+        if satisfied([alternative], given):
+            labels.add(alternative)
+
+    # 2. A job that avoids a node asks for the label that all nodes but that one have.
+    for avoided in rows.avoided_nodes:
+        if avoided != node.pk:
+            labels.add(apart_label(str(avoided)))
+
+    # 3. Teams that it may serve, and what its agent can do.
+    for team in rows.teams_of(node):
+        labels.add(team_label(str(team)))
     if node.features and runs_gangs(node.features, node.address):
-        gangs.add(RUNS_GANGS)
-    alternatives = {label for label in rows.alternatives if satisfied([label], given)}
-    return tuple(
-        sorted(
-            given
-            | alternatives
-            | apart
-            | teams
-            | gangs
-            | {runtime_label(name) for name in runtimes_of(node.features)}
-            | {feature_label(name) for name in node.features if name in KNOWN_TO_AGENTS}
-        )
-    )
+        labels.add(RUNS_GANGS)
+    for runtime in runtimes_of(node.features):
+        labels.add(runtime_label(runtime))
+    for feature in node.features:
+        if feature in KNOWN_TO_AGENTS:
+            labels.add(feature_label(feature))
+    return tuple(sorted(labels))
 
 
-def _device_view(device: DeviceRow, held: Sequence[OccupiedSlot]) -> DeviceView:
-    holds = (
-        tuple([SlotHold(str(s.job_id), s.copy, Purpose(s.purpose), s.share) for s in held])
-        if held
-        else ()
-    )
+def _device_view(device: DeviceRow, slots: Sequence[OccupiedSlot]) -> DeviceView:
+    """View of a device with the holders of its occupied slots."""
+    holds: list[SlotHold] = []
+    for slot in slots:
+        holds.append(SlotHold(str(slot.job_id), slot.copy, Purpose(slot.purpose), slot.share))
     return DeviceView(
-        device.uuid, device.memory_gb, device.slots, device.healthy, holds, device.emulated
+        device.uuid,
+        device.memory_gb,
+        device.slots,
+        device.healthy,
+        tuple(holds),
+        device.emulated,
     )
 
 
 def _job_view(
     job: Job, rows: Rows, now_s: float, restart: Restart, prediction: Prediction | None
 ) -> JobView:
+    """View of a job at `now_s`, as after all current stops."""
     live = rows.held.of_job[job.pk]
-    apart = [apart_label(str(node)) for node in rows.avoided.get(job.pk, ())]
-    team = [team_label(str(job.team_id))] if rows.keeps_teams_apart else []
     running = tuple(gang.running for gang in rows.held.gangs(job.pk))
-    ran = job.checkpoint_steps > 0
-    lost_s = max((restart.lost_s(a, now_s) for a in live if _trains(a)), default=0.0)
+
+    # 1. Labels: the user's, those of able agents, of nodes that it does not avoid, of its team.
+    labels = {*job.labels, *_labels_of_agents(job)}
+    for node in rows.avoided.get(job.pk, ()):
+        labels.add(apart_label(str(node)))
+    if rows.keeps_teams_apart:
+        labels.add(team_label(str(job.team_id)))
+
+    # 2. A restart loses the work since the last checkpoint. A job that waits after an earlier run
+    # has lost it already, so only the launch takes time.
+    lost_s = 0.0
+    for assignment in live:
+        if _trains(assignment):
+            lost_s = max(lost_s, restart.lost_s(assignment, now_s))
+    restart_cost_s = restart.cost_s + lost_s
+    if not running and job.checkpoint_steps > 0:
+        restart_cost_s = restart.launch_s
+
+    # 3. All together; a job of which some seats have ended is as large as the others.
     return JobView(
         **{**described(job), **_rest_of_seats(job, running)},
         **_expected_run(job, live, running, now_s, prediction),
         remaining_steps=float(_remaining_steps(job, live, restart, now_s)),
         phase=_phase(job, running),
         user=str(job.user_id),
-        restart_cost_s=restart.cost_s + lost_s if running or not ran else restart.launch_s,
+        restart_cost_s=restart_cost_s,
         min_run_s=rows.cluster.min_run_factor * restart.cost_s,
         waiting_cost=waiting_cost(float(rows.cluster.value_of_time), job.team.weight, job.priority),
         running=running,
         received_s=_received_s(job, live, rows, now_s),
-        dependencies=tuple(sorted(str(d) for d in rows.undone.get(job.pk, ()))),
-        labels=tuple(sorted({*job.labels, *_labels_of_agents(job), *apart, *team})),
+        dependencies=tuple(sorted(str(other) for other in rows.undone.get(job.pk, ()))),
+        labels=tuple(sorted(labels)),
     )
 
 
 def _rest_of_seats(job: Job, running: tuple[Running, ...]) -> dict[str, int]:
-    """Size of a running job of which some seats have ended: that of the others, which go on."""
+    """Size of a running job by its seats that have not ended, as fields of its view."""
     runs = [run for run in running if run.purpose is Purpose.TRAINING]
     if not runs:
         return {}
-    gpus, seats = min(sum(len(seat.devices) for seat in run.ranks) for run in runs), runs[0].ranks
-    units = sum(seat.units for seat in seats)
+    gpus = min(sum(len(seat.devices) for seat in run.ranks) for run in runs)
     if not job.batch:
         return {"gpus_min": min(job.gpus_min, gpus)}
+    seats = runs[0].ranks
+    units = sum(seat.units for seat in seats)
     nodes = min(job.nodes, len(seats))
     return {"units": units, "nodes": nodes, "gpus_min": gpus, "gpus_max": gpus}
 
@@ -345,20 +400,25 @@ def _expected_run(
     now_s: float,
     prediction: Prediction | None,
 ) -> dict[str, Any]:
-    """Whole run time of a job that has no speed; a launch keeps what was expected at its start."""
+    """Expected run time of a batch job from its start, as fields of its view.
+
+    A running job keeps the prediction of its start, until it has outlived that.
+    """
     if prediction is None:
         return {}
     run_s, source = prediction
-    if running and live[0].predicted_source and live[0].predicted_run_s is not None:
-        run_s, source = live[0].predicted_run_s, live[0].predicted_source
     if running:
+        launch = live[0]
+        if launch.predicted_source and launch.predicted_run_s is not None:
+            run_s = launch.predicted_run_s
+            source = launch.predicted_source
         walltime_s = inf if job.walltime_s is None else job.walltime_s
         run_s = still_expected(run_s, now_s - running[0].since_s, walltime_s)
     return {"expected_run_s": run_s, "expected_source": source}
 
 
 def _labels_of_agents(job: Job) -> list[str]:
-    """Labels that nodes have whose agents can run a job, and end it if it must be."""
+    """Labels of the nodes whose agents can run a job, and do all that it asks of an agent."""
     needs = {
         BATCH: job.needs_batch,
         CONTAINER_SCRIPTS: job.needs_container_scripts,
@@ -370,7 +430,7 @@ def _labels_of_agents(job: Job) -> list[str]:
 
 
 def described(job: Job) -> dict[str, Any]:
-    """Fields of a job's view that its user gave, but for labels."""
+    """Fields of a job's view that come from its submission, without labels."""
     return {
         "id": str(job.pk),
         "kind": str(job.kind_id),
@@ -381,26 +441,31 @@ def described(job: Job) -> dict[str, Any]:
         "walltime_s": inf if job.walltime_s is None else job.walltime_s,
         "team": job.team.name,
         "allowed_types": tuple(job.allowed_types),
-        "resources": tuple(sorted((name, float(of)) for name, of in job.resources.items())),
+        "resources": tuple(sorted((name, float(amount)) for name, amount in job.resources.items())),
         **{name: getattr(job, name) for name in AS_STORED},
     }
 
 
 def _phase(job: Job, running: tuple[Running, ...]) -> JobPhase:
+    """Phase of a job as after all current stops: a stopping job waits."""
     if any(run.purpose is Purpose.TRAINING for run in running):
         return JobPhase.RUNNING
-    return JobPhase.PROFILING if job.state == JobState.PROFILING else JobPhase.WAITING
+    if job.state == JobState.PROFILING:
+        return JobPhase.PROFILING
+    return JobPhase.WAITING
 
 
 def _remaining_steps(
     job: Job, live: Sequence[LiveAssignment], restart: Restart, now_s: float
 ) -> int:
-    reached = [
-        max(a.start_steps, a.steps_done, restart.silent_steps(a, job.total_steps, now_s))
-        for a in live
-        if a.purpose == Purpose.TRAINING
-    ]
-    return max(0, job.total_steps - (min(reached) if reached else job.checkpoint_steps))
+    """Steps that a job has to do: by its slowest live rank, else by its checkpoint."""
+    reached = []
+    for assignment in live:
+        if assignment.purpose == Purpose.TRAINING:
+            silent_steps = restart.silent_steps(assignment, job.total_steps, now_s)
+            reached.append(max(assignment.start_steps, assignment.steps_done, silent_steps))
+    steps_done = min(reached, default=job.checkpoint_steps)
+    return max(0, job.total_steps - steps_done)
 
 
 def _trains(assignment: LiveAssignment) -> bool:
@@ -411,19 +476,22 @@ def _trains(assignment: LiveAssignment) -> bool:
 def _received_s(
     job: Job, live: Sequence[LiveAssignment], rows: Rows, now_s: float
 ) -> tuple[tuple[str, float], ...]:
-    """Device seconds by type: of ended assignments by the job's row, and of live ones."""
-    received: dict[str, float] = defaultdict(
-        float, {name: float(s) for name, s in job.received_s.items()}
-    )
-    for a in live:
-        if a.purpose == Purpose.TRAINING and a.running_at is not None:
-            received[rows.type_of[a.node_id]] += (
-                max(0.0, now_s - a.running_at.timestamp()) * a.gpus * a.share
-            )
-    return tuple(sorted(received.items()))
+    """Device seconds by GPU type: of ended assignments, which the job's row has, and live ones."""
+    received_s: dict[str, float] = defaultdict(float)
+    for gpu_type, device_s in job.received_s.items():
+        received_s[gpu_type] = float(device_s)
+    for assignment in live:
+        if assignment.purpose != Purpose.TRAINING or assignment.running_at is None:
+            continue
+        ran_s = max(0.0, now_s - assignment.running_at.timestamp())
+        gpu_type = rows.type_of[assignment.node_id]
+        received_s[gpu_type] += ran_s * assignment.gpus * assignment.share
+    return tuple(sorted(received_s.items()))
 
 
 def _trigger(events: Sequence[RescheduleEvent]) -> Trigger:
-    reasons = tuple(dict.fromkeys(str(e.reason) for e in events))
-    jobs = tuple(dict.fromkeys(str(e.job_id) for e in events if e.job_id))
-    return Trigger(reasons, jobs, tuple(dict.fromkeys(str(e.node_id) for e in events if e.node_id)))
+    """Reasons, jobs and nodes of the events, each once in their order."""
+    reasons = dict.fromkeys(str(event.reason) for event in events)
+    jobs = dict.fromkeys(str(event.job_id) for event in events if event.job_id)
+    nodes = dict.fromkeys(str(event.node_id) for event in events if event.node_id)
+    return Trigger(tuple(reasons), tuple(jobs), tuple(nodes))

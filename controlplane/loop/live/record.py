@@ -31,6 +31,7 @@ from policies.contract import plan_json
 from policies.contract.plan import Plan, PlanStatus, WaitCode, Waiting
 from policies.contract.snapshot import Purpose, Snapshot
 from policies.contract.validation import power_w
+from policies.placement.speed import devices_of
 from policies.placement.waiting.explained import explained
 from policies.placement.waiting.idle import idle_gpus, waiting_for_gpus
 
@@ -48,16 +49,23 @@ def open_round(
     lock: RoundLock, observed: Observation, started: datetime, snapshot_s: float
 ) -> Round:
     """Write the row of a round that has seen the cluster and is about to decide."""
-    cluster, snapshot = observed.cluster, observed.snapshot
-    spelling = snapshot.canonical_bytes
+    cluster = observed.cluster
+    snapshot = observed.snapshot
+    canonical_bytes = snapshot.canonical_bytes
     return Round.objects.create(
-        cluster=cluster, number=lock.number, reasons=list(snapshot.trigger.reasons),
+        cluster=cluster,
+        number=lock.number,
+        reasons=list(snapshot.trigger.reasons),
         policy=cluster.policy,
-        parameters=cluster.policy_parameters, seed=snapshot.seed, snapshot=pack_text(spelling),
-        snapshot_sha256=forms.digest_of_bytes(spelling), tariff=observed.tariff, pue=observed.pue,
+        parameters=cluster.policy_parameters,
+        seed=snapshot.seed,
+        snapshot=pack_text(canonical_bytes),
+        snapshot_sha256=forms.digest_of_bytes(canonical_bytes),
+        tariff=observed.tariff,
+        pue=observed.pue,
         timezone=cluster.timezone,
         snapshot_s=snapshot_s,
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,28 +88,36 @@ class Written:
 
     @classmethod
     def of(cls, plan: Plan, observed: Observation) -> Written:
+        """Prepare the plan of a round to be written; the changed reasons are read from the rows."""
+        snapshot = observed.snapshot
         form = plan_json.to_json(plan)
-        told = replace(plan, waiting=explained(plan, observed.snapshot))
-        placed = [p for p in plan.placements if p.predicted_run_s is not None]
+        told = replace(plan, waiting=explained(plan, snapshot))
+        runs_expected: list[list[Any]] = []
+        for placement in plan.placements:
+            run_s = placement.predicted_run_s
+            if run_s is not None:
+                runs_expected.append(
+                    [placement.job, placement.purpose.value, placement.copy, run_s]
+                )
         return cls(
-            form,
-            pack(form),
-            forms.digest_of(form),
-            pack([[p.job, p.purpose.value, p.copy, p.predicted_run_s] for p in placed]),
-            cost_rate_per_h(plan, observed.snapshot),
-            _changed(observed, _reasons(observed, told.waiting)),
-            idle_form(told, observed.snapshot),
-            told,
+            form=form,
+            packed=pack(form),
+            digest=forms.digest_of(form),
+            runs_expected=pack(runs_expected),
+            cost_rate_per_h=cost_rate_per_h(plan, snapshot),
+            waits=_changed(observed, _reasons(observed, told.waiting)),
+            idle=idle_form(told, snapshot),
+            told=told,
         )
 
 
 def idle_form(plan: Plan, snapshot: Snapshot) -> dict[str, Any]:
     """Return the idle GPUs beside waiting jobs as a round keeps them; empty if there are none."""
-    found = idle_gpus(plan, snapshot)
-    if not found:
+    groups = idle_gpus(plan, snapshot)
+    if not groups:
         return {}
-    waiting = len(waiting_for_gpus(plan, snapshot))
-    return {"waiting": waiting, "gpus": [[i.code.value, i.gpus, i.job, i.start_s] for i in found]}
+    gpus = [[group.code.value, group.gpus, group.job, group.start_s] for group in groups]
+    return {"waiting": len(waiting_for_gpus(plan, snapshot)), "gpus": gpus}
 
 
 def close_round(
@@ -112,48 +128,65 @@ def close_round(
     applied: Applied,
     now: datetime,
 ) -> None:
-    """Close the round in the applying transaction."""
+    """Close the round in the applying transaction, if it has not been abandoned."""
+    # 1. The round's row, and the same values in memory; there the plan is not packed.
     plan = decision.plan
     status = Round.Status.PARTIAL if applied.rejected else Round.Status.APPLIED
+    if plan.status is PlanStatus.KEPT:
+        status = Round.Status.KEPT
     values: dict[str, Any] = {
-        "status": Round.Status.KEPT if plan.status is PlanStatus.KEPT else status,
-        "plan": written.form, "plan_sha256": written.digest,
-        "runs_expected": written.runs_expected, "plan_status": plan.status,
-        "objective": plan.objective, "bound": plan.bound,
-        "message": plan.message, "carried": decision.carried,
-        "cost_rate_per_h": written.cost_rate_per_h, "idle": written.idle, "ended_at": now,
+        "status": status,
+        "plan": written.form,
+        "plan_sha256": written.digest,
+        "runs_expected": written.runs_expected,
+        "plan_status": plan.status,
+        "objective": plan.objective,
+        "bound": plan.bound,
+        "message": plan.message,
+        "carried": decision.carried,
+        "cost_rate_per_h": written.cost_rate_per_h,
+        "idle": written.idle,
+        "ended_at": now,
         "changes": [describe(change) for change in applied.changes],
-        "rejected": [_rejected(r) for r in applied.rejected],
-    }  # fmt: skip
-    Round.objects.filter(pk=row.pk, status=Round.Status.RUNNING).update(
-        **{**values, "plan": written.packed}
-    )
+        "rejected": [_rejected_form(rejected) for rejected in applied.rejected],
+    }
+    stored = {**values, "plan": written.packed}
+    Round.objects.filter(pk=row.pk, status=Round.Status.RUNNING).update(**stored)
     for name, value in values.items():
         setattr(row, name, value)
-    # Only the newest round keeps expected ends; scanning all older rows would read their snapshots.
-    last = range(row.number - ROUNDS_SEARCHED, row.number)
-    earlier = Round.objects.filter(cluster=row.cluster_id, number__in=last)
+
+    # 2. Only the newest round keeps expected ends. A scan of all older rows would read their
+    # snapshots, so only the last ones are searched.
+    last_numbers = range(row.number - ROUNDS_SEARCHED, row.number)
+    earlier = Round.objects.filter(cluster=row.cluster_id, number__in=last_numbers)
     earlier.filter(runs_expected__isnull=False).update(runs_expected=None)
-    kept: dict[str, Any] = {"memory": dict(plan.memory)}
+
+    # 3. The cluster keeps the policy's memory and its fault, unless an earlier plan was used.
+    of_cluster: dict[str, Any] = {"memory": dict(plan.memory)}
     if decision.carried is None:
-        before = observed.cluster.policy_fault
-        kept["policy_fault"] = policy_fault(before, row.policy, decision.fault)
-    Cluster.objects.filter(pk=row.cluster_id).update(**kept)
-    for reason, refused in _changed(observed, _rejections(applied)).items():
-        _note(reason, refused)
+        fault_before = observed.cluster.policy_fault
+        of_cluster["policy_fault"] = policy_fault(fault_before, row.policy, decision.fault)
+    Cluster.objects.filter(pk=row.cluster_id).update(**of_cluster)
+
+    # 4. Reasons of jobs that could not be launched, and the events that are dealt with.
+    for reason, job_ids in _changed(observed, _rejections(applied)).items():
+        _note(reason, job_ids)
     for ids in batches(observed.events, BATCH):
         RescheduleEvent.objects.filter(pk__in=ids, round=None).update(round=row)
 
 
 def wants_another(row: Round, observed: Observation, plan: Plan, applied: Applied) -> bool:
     """Return True if stale placements, idle GPUs or jobs not seen need one more round."""
-    not_launched = sum(r.code is not RejectCode.REFUSED for r in applied.rejected)
-    started = sum(isinstance(c, Start) for c in applied.changes) - not_launched
+    # Refused placements were left out of the plan, so they are not among the changes.
+    not_launched = sum(each.code is not RejectCode.REFUSED for each in applied.rejected)
+    started = sum(isinstance(change, Start) for change in applied.changes) - not_launched
     if observed.cut and started > settings.ROUND_JOBS // 2:
         return True
-    stale = any(r.code is RejectCode.STALE for r in applied.rejected)
-    in_vain = observed.cut and started <= 0 and _leaves_idle(plan, observed.snapshot)
-    return (stale or in_vain) and set(row.reasons) != {Reason.LEFTOVER}
+    if set(row.reasons) == {Reason.LEFTOVER}:
+        return False  # it was such a round itself
+    if any(each.code is RejectCode.STALE for each in applied.rejected):
+        return True
+    return observed.cut and started <= 0 and _leaves_idle(plan, observed.snapshot)
 
 
 def last_plan(row: Round) -> LastPlan | None:
@@ -164,28 +197,32 @@ def last_plan(row: Round) -> LastPlan | None:
         return None
     if (before.policy, before.parameters) != (row.policy, row.parameters):
         return None
-    rejected = (
-        Rejected((r["job"], Purpose(r["purpose"]), r["copy"]), RejectCode(r["code"]), r["detail"])
-        for r in before.rejected
-    )
-    return LastPlan.of(plan_json.from_json(before.plan), before.carried or before.number, rejected)
+    rejected = []
+    for form in before.rejected:
+        key = (form["job"], Purpose(form["purpose"]), form["copy"])
+        rejected.append(Rejected(key, RejectCode(form["code"]), form["detail"]))
+    decided_by = before.carried or before.number
+    return LastPlan.of(plan_json.from_json(before.plan), decided_by, rejected)
 
 
 def _leaves_idle(plan: Plan, snapshot: Snapshot) -> bool:
     """Return True if free healthy GPUs are in no placement of the plan."""
     used = _devices_of(plan)
-    return any(
-        d.healthy and not d.held and (n.id, d.id) not in used
-        for n in snapshot.nodes
-        if n.takes_training
-        for d in n.devices
-    )
+    for node in snapshot.nodes:
+        if not node.takes_training:
+            continue
+        for device in node.devices:
+            if device.healthy and not device.held and (node.id, device.id) not in used:
+                return True
+    return False
 
 
 def _devices_of(plan: Plan) -> set[tuple[str, str]]:
-    return {
-        (seat.node, device) for p in plan.placements for seat in p.ranks for device in seat.devices
-    }
+    """Return (node, device) of all placements."""
+    devices: set[tuple[str, str]] = set()
+    for placement in plan.placements:
+        devices.update(devices_of(placement.ranks))
+    return devices
 
 
 def cost_rate_per_h(plan: Plan, snapshot: Snapshot) -> float | None:
@@ -289,7 +326,8 @@ def _needs(entry: Waiting, snapshot: Snapshot) -> list[str]:
     """Return what a job without capacity asks for, so that remedies name nothing else."""
     if entry.code is not WaitCode.NO_CAPACITY:
         return []
-    columns, row = snapshot.jobs.columns, snapshot.jobs.position[entry.job]
+    columns = snapshot.jobs.columns
+    row = snapshot.jobs.position[entry.job]
     needs: list[str] = []
     if columns.counts["gpus_max"][row]:
         has_several = columns.counts["gpus_min"][row] > 1
@@ -305,14 +343,22 @@ def _needs(entry: Waiting, snapshot: Snapshot) -> list[str]:
 
 
 def _rejections(applied: Applied) -> dict[str, list[Any]]:
-    return {
-        r.key[0]: [r.code.value, {"detail": r.detail}]
-        for r in applied.rejected
-        if r.key[1] is Purpose.TRAINING
-    }
+    """Return (code, detail) of the training jobs that could not be launched, as jobs keep them."""
+    reasons: dict[str, list[Any]] = {}
+    for rejected in applied.rejected:
+        job, purpose, _ = rejected.key
+        if purpose is Purpose.TRAINING:
+            reasons[job] = [rejected.code.value, {"detail": rejected.detail}]
+    return reasons
 
 
-def _rejected(rejected: Rejected) -> dict[str, Any]:
+def _rejected_form(rejected: Rejected) -> dict[str, Any]:
+    """Return a rejection as a round keeps it."""
     job, purpose, copy = rejected.key
-    code, detail = rejected.code.value, rejected.detail
-    return {"job": job, "purpose": purpose.value, "copy": copy, "code": code, "detail": detail}
+    return {
+        "job": job,
+        "purpose": purpose.value,
+        "copy": copy,
+        "code": rejected.code.value,
+        "detail": rejected.detail,
+    }

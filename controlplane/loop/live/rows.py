@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
-from math import inf
+from math import ceil, inf
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -35,23 +35,37 @@ from policies.contract.snapshot import Purpose
 def window(
     queued: QuerySet[Job], most: int, number: int, now: datetime | None = None
 ) -> list[Any] | None:
-    """Primary keys of up to `most` `queued` jobs for the round; None if there are no more."""
+    """Return the primary keys of `most` of the `queued` jobs; None if there are no more than that.
+
+    `number`: the round's, by which the last sections move on.
+    """
     count = queued.count()
     if count <= most:
         return None
-    waits = Exists(Dependency.objects.filter(unsatisfied(now), job=OuterRef("pk")))
-    ready, waiting = queued.filter(~waits), queued.filter(waits)
-    able = ready.count()
-    seats = most - min(most // 8, count - able)
-    quarter = seats // 4
-    chosen = dict.fromkeys(_in_turn(ready, seats - 2 * quarter))
-    chosen |= dict.fromkeys(_soonest(ready, quarter))
-    chosen |= dict.fromkeys(_passing(ready, seats - len(chosen), number, able))
-    chosen |= dict.fromkeys(_passing(waiting, most - len(chosen), number, count - able))
+
+    # 1. Jobs with open dependencies get an eighth of the seats, or as many as there are of them.
+    has_open_dependency = Exists(Dependency.objects.filter(unsatisfied(now), job=OuterRef("pk")))
+    ready = queued.filter(~has_open_dependency)
+    waiting = queued.filter(has_open_dependency)
+    ready_count = ready.count()
+    waiting_count = count - ready_count
+    ready_seats = most - min(most // 8, waiting_count)
+
+    # 2. Ready jobs: half of their seats by turns of the teams, a quarter by due date, and the rest
+    # by sections of the queue. A job that two of these choose leaves its second seat to the next.
+    quarter = ready_seats // 4
+    chosen = dict.fromkeys(_by_turns_of_teams(ready, ready_seats - 2 * quarter))
+    chosen.update(dict.fromkeys(_by_due_date(ready, quarter)))
+    free_seats = ready_seats - len(chosen)
+    chosen.update(dict.fromkeys(_section(ready, free_seats, number, ready_count)))
+
+    # 3. Seats that are still free go to jobs with open dependencies, too.
+    free_seats = most - len(chosen)
+    chosen.update(dict.fromkeys(_section(waiting, free_seats, number, waiting_count)))
     return list(chosen)
 
 
-def _in_turn(queued: QuerySet[Job], most: int) -> Iterable[Any]:
+def _by_turns_of_teams(queued: QuerySet[Job], most: int) -> Iterable[Any]:
     """Most urgent job of each team, then the second of each: by priority, then age."""
     turn = Window(
         RowNumber(),
@@ -62,16 +76,20 @@ def _in_turn(queued: QuerySet[Job], most: int) -> Iterable[Any]:
     return [pk for pk, _ in ordered.values_list("pk", "turn")[:most]]
 
 
-def _soonest(queued: QuerySet[Job], most: int) -> Iterable[Any]:
-    due, deadline = Coalesce("due_at", "deadline_at"), Coalesce("deadline_at", "due_at")
-    pressed = queued.annotate(until=Least(due, deadline)).filter(until__isnull=False)
-    return list(pressed.order_by("until", "pk").values_list("pk", flat=True)[:most])
+def _by_due_date(queued: QuerySet[Job], most: int) -> Iterable[Any]:
+    """Jobs with a due date or deadline, the earlier one of a job first."""
+    due = Coalesce("due_at", "deadline_at")
+    deadline = Coalesce("deadline_at", "due_at")
+    with_date = queued.annotate(until=Least(due, deadline)).filter(until__isnull=False)
+    return list(with_date.order_by("until", "pk").values_list("pk", flat=True)[:most])
 
 
-def _passing(queued: QuerySet[Job], most: int, number: int, count: int) -> Iterable[Any]:
-    """Next section of the queue in a neutral order, cyclically."""
-    pieces = -(-count // most) if most and count else 1
-    start = number % pieces * most
+def _section(queued: QuerySet[Job], most: int, number: int, count: int) -> Iterable[Any]:
+    """Section of the `count` queued jobs by primary key; each round takes the next, cyclically."""
+    sections = 1
+    if most and count:
+        sections = ceil(count / most)
+    start = number % sections * most
     return queued.order_by("pk").values_list("pk", flat=True)[start : start + most]
 
 
@@ -137,21 +155,28 @@ class Rows:
 
     def __init__(self, cluster: Cluster, now: datetime, number: int = 0) -> None:
         """`now`: omit jobs that back off. `number`: the round's, for the window of a long queue."""
-        self.cluster, self.now = cluster, now
+        self.cluster = cluster
+        self.now = now
+
+        # 1. The nodes, their devices, and what lives on them.
         self.held = LiveAssignments.of(cluster)
         self.gpu_types: Mapping[int, GpuType] = {t.pk: t for t in GpuType.objects.order_by("name")}
         nodes = Node.objects.filter(cluster=cluster).order_by("name").values_list(*NodeRow._fields)
-        self.nodes: Sequence[NodeRow] = [NodeRow._make(row) for row in nodes]
+        self.nodes: Sequence[NodeRow] = [NodeRow._make(values) for values in nodes]
         self.type_of = {node.pk: self._type_name(node) for node in self.nodes}
         self.devices: Mapping[object, list[DeviceRow]] = defaultdict(list)
         devices = Device.objects.filter(node__cluster=cluster).order_by("node_id", "uuid")
-        for device in map(DeviceRow._make, devices.values_list(*DeviceRow._fields)):
+        for values in devices.values_list(*DeviceRow._fields):
+            device = DeviceRow._make(values)
             self.devices[device.node_id].append(device)
-        shown = Job.objects.filter(UNFINISHED, cluster=cluster, state__in=SHOWN).exclude(
-            state=JobState.STOPPING, hold_wanted=True
-        )
+
+        # 2. Jobs that the round could place or that run: not held, in time, not backing off.
+        shown = Job.objects.filter(UNFINISHED, cluster=cluster, state__in=SHOWN)
+        shown = shown.exclude(state=JobState.STOPPING, hold_wanted=True)
         shown = shown.exclude(state=JobState.QUEUED, retry_at__gt=now)
         shown = shown.exclude(state=JobState.QUEUED, deadline_at__lte=now)
+
+        # 3. Of these the elements within the limits of their arrays, and the window of the queue.
         limited = OverLimit.of(shown.filter(state=JobState.QUEUED), now)
         self.over_limit = limited.others
         if limited.full:
@@ -160,11 +185,16 @@ class Rows:
         self.cut = chosen is not None
         if chosen is not None:
             shown = shown.filter(~Q(state=JobState.QUEUED) | Q(pk__in=chosen))
-        seen = shown.only(*OF_A_JOB).prefetch_related("team")  # of many jobs one team is read once
-        jobs = list(seen.order_by("submitted_at", "id"))
+        # `prefetch_related` reads the team of many jobs once.
+        with_teams = shown.only(*OF_A_JOB).prefetch_related("team")
+        jobs = list(with_teams.order_by("submitted_at", "id"))
+
+        # 4. Without those that wait for a job that the policy does not see.
         self.undone = _undone_dependencies(cluster, now)
         self.blocked = _blocked(jobs, self.undone)
         self.jobs: Sequence[Job] = [job for job in jobs if job.pk not in self.blocked]
+
+        # 5. Nodes that jobs avoid, and labels that these jobs ask for.
         self.avoided = self._avoided(now)
         self.avoided_nodes = frozenset(n for nodes in self.avoided.values() for n in nodes)
         self.alternatives = _alternatives(self.jobs)
@@ -183,8 +213,10 @@ class Rows:
         """Teams of jobs here that the node may serve, where any node keeps them apart."""
         if not serves_one_team(node.features):
             return self.teams
-        known = self.held.teams[node.pk] | ({node.team_id} if node.team_id else set())
-        return known or self.teams
+        bound_to = set(self.held.teams[node.pk])
+        if node.team_id:
+            bound_to.add(node.team_id)
+        return bound_to or self.teams
 
     def _type_name(self, node: NodeRow) -> str:
         return "" if node.gpu_type_id is None else self.gpu_types[node.gpu_type_id].name
@@ -192,29 +224,40 @@ class Rows:
     def _avoided(self, now: datetime) -> Mapping[object, frozenset[object]]:
         """Nodes to avoid by waiting job: they failed it lately, and the others could hold it.
 
-        Over as many nodes as its failed launches needed: a policy may spread a gang.
+        The others shall hold it with as many GPUs a node as its failed launches had, at least.
         """
+        # 1. The nodes and launches of lately failed runs.
         failed = Assignment.objects.filter(
-            job__cluster=self.cluster, job__state=JobState.QUEUED, ended_at__gte=now - AVOIDED,
+            job__cluster=self.cluster,
+            job__state=JobState.QUEUED,
+            ended_at__gte=now - AVOIDED,
             ended_at__lte=now + AVOIDED,  # not of a time when the clock was ahead
-            purpose=Purpose.TRAINING, reason_class__in=THE_NODES_FAULT,
-        ).exclude(reason__startswith=OUT_OF_SHARED_MEMORY)  # fmt: skip
+            purpose=Purpose.TRAINING,
+            reason_class__in=THE_NODES_FAULT,
+        )
+        failed = failed.exclude(reason__startswith=OUT_OF_SHARED_MEMORY)
         shown = {job.pk for job in self.jobs}
-        nodes_of: dict[object, set[object]] = defaultdict(set)
+        failed_nodes: dict[object, set[object]] = defaultdict(set)
         launches: set[tuple[object, int]] = set()
         for job_id, node_id, fence in failed.values_list("job_id", "node_id", "fence").distinct():
             if job_id in shown:
-                nodes_of[job_id].add(node_id)
+                failed_nodes[job_id].add(node_id)
                 launches.add((job_id, fence))
-        spread = _gpus_a_node(launches) if launches else {}
+        if not launches:
+            return {}
+
+        # 2. Each such job avoids them if the other nodes that it may use have enough.
+        spread = _gpus_a_node(launches)
         avoided: dict[object, frozenset[object]] = {}
-        for job in self.jobs if nodes_of else ():
-            failed_it = nodes_of.get(job.pk, set())
-            able = [n for n in self.nodes if failed_it and self._would_do(n, job)]
-            others = [self._capacity(node) for node in able if node.pk not in failed_it]
+        for job in self.jobs:
+            if job.pk not in failed_nodes:
+                continue
+            failed_it = failed_nodes[job.pk]
+            allowed = [node for node in self.nodes if self._would_do(node, job)]
+            others = [self._capacity(node) for node in allowed if node.pk not in failed_it]
             enough = len(others) * spread.get(job.pk, inf) >= job.gpus_min
             if enough and hold_all(others, _demand(job)):
-                avoided[job.pk] = frozenset(n.pk for n in able if n.pk in failed_it)
+                avoided[job.pk] = frozenset(node.pk for node in allowed if node.pk in failed_it)
         return avoided
 
     def _capacity(self, node: NodeRow) -> NodeCapacity:
@@ -247,19 +290,20 @@ def _alternatives(jobs: Iterable[Job]) -> frozenset[str]:
 
 
 def _gpus_a_node(failed: Collection[tuple[Any, int]]) -> dict[object, float]:
-    """Fewest GPUs a node of these launches of jobs, by (job, fence); none of those without GPUs."""
-    jobs, fences = [job for job, _ in failed], {fence for _, fence in failed}
+    """Fewest GPUs a node by job, of its launches (job, fence); jobs without GPUs are left out."""
+    jobs = [job for job, _ in failed]
+    fences = {fence for _, fence in failed}
     launches = Assignment.objects.filter(
         job__in=jobs, fence__in=fences, purpose=Purpose.TRAINING, gpus__gt=0
     ).order_by()
     counted = launches.values_list("job", "fence").annotate(
         Sum("gpus"), Count("node", distinct=True)
     )
-    found: dict[object, float] = {}
+    gpus_a_node: dict[object, float] = {}
     for job, fence, gpus, nodes in counted:
         if (job, fence) in failed:
-            found[job] = min(gpus / nodes, found.get(job, inf))
-    return found
+            gpus_a_node[job] = min(gpus / nodes, gpus_a_node.get(job, inf))
+    return gpus_a_node
 
 
 def _demand(job: Job) -> Demand:
@@ -306,12 +350,13 @@ def _undone_dependencies(cluster: Cluster, now: datetime) -> OpenDependencies:
 
 
 def _blocked(jobs: Sequence[Job], undone: OpenDependencies) -> Mapping[object, set[object]]:
-    """Jobs that no policy sees because of those that they wait for, with these.
+    """Return the jobs that no policy sees because of their dependencies, with what they wait for.
 
     A policy takes a dependency for satisfied when it no longer sees the other job. So it does not
     see jobs that wait for a job outside `jobs`, directly or not, for a start, or for one of
     several.
     """
+    # 1. Jobs that wait for a start, or for one of several.
     shown: set[object] = {job.pk for job in jobs}
     blocked: dict[object, set[object]] = {}
     for job in jobs:
@@ -320,9 +365,15 @@ def _blocked(jobs: Sequence[Job], undone: OpenDependencies) -> Mapping[object, s
         if is_hidden and job.state not in PLACED:
             blocked[job.pk] = set(open_ones)
     shown -= blocked.keys()
-    while new := {
-        j: gone for j, of in undone.items() if j in shown and (gone := of.keys() - shown)
-    }:
-        blocked |= new
-        shown -= new.keys()
-    return blocked
+
+    # 2. Jobs that wait for one that is not shown; until none is left, as each hides others.
+    while True:
+        newly_blocked: dict[object, set[object]] = {}
+        for job_id, open_ones in undone.items():
+            not_shown = open_ones.keys() - shown
+            if job_id in shown and not_shown:
+                newly_blocked[job_id] = not_shown
+        if not newly_blocked:
+            return blocked
+        blocked.update(newly_blocked)
+        shown -= newly_blocked.keys()

@@ -1,7 +1,7 @@
 """Simulated nodes: holders of devices, and views for snapshots."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from operator import attrgetter
 
@@ -19,10 +19,10 @@ from policies.placement.occupancy import Occupancy, SeatAmounts
 from policies.placement.speed import devices_of
 
 _REST = attrgetter(*[f.name for f in fields(NodeView)[4:]])
-"""All fields of a node but the first four; `replace` costs four times as much."""
-
+"""All fields of a node after the devices, to copy a node: `replace` costs four times as much."""
 
 NOTHING: Mapping[str, int] = {}
+"""Amounts of a seat where no node counts them."""
 
 
 class Fleet:
@@ -33,27 +33,47 @@ class Fleet:
     """
 
     def __init__(self, nodes: Iterable[NodeView], columns: JobColumns | None = None) -> None:
-        self.nodes = {n.id: n for n in nodes}
-        self.columns = None if columns is None or columns.gpus_only else columns
-        exclusive = () if columns is None else columns.others["exclusive"]
-        self._exclusive = exclusive if any(exclusive) else ()
-        self._by_cores: dict[str, dict[int, Launch]] = defaultdict(dict)
-        self.index = {n: i for i, n in enumerate(self.nodes)}
-        self._bare = {(n.id, d.id): d for n in self.nodes.values() for d in n.devices}
+        # 1. Nodes, their devices, and what is held.
+        self.nodes = {node.id: node for node in nodes}
+        self.index = {node: position for position, node in enumerate(self.nodes)}
+        self._bare: dict[tuple[str, str], DeviceView] = {}
+        """Devices without holders."""
+        for node in self.nodes.values():
+            for device in node.devices:
+                self._bare[node.id, device.id] = device
         self._held: dict[tuple[str, str], DeviceView] = {}
-        self.shares = any(d.slots > 1 for d in self._bare.values())
+        """Devices with their holders, if they have any."""
+        self._by_cores: dict[str, dict[int, Launch]] = defaultdict(dict)
+        """Launches without GPUs by node and the job's row."""
+        self.shares = any(device.slots > 1 for device in self._bare.values())
         """True if devices may have several holders."""
+
+        # 2. The occupancy; amounts count only if some job asks for more than GPUs.
+        self.columns = None
+        if columns is not None and not columns.gpus_only:
+            self.columns = columns
+        self._exclusive: Sequence[bool] = ()
+        """By row, True for a job that is to be alone on its nodes; empty if there is none."""
+        if columns is not None and any(columns.others["exclusive"]):
+            self._exclusive = columns.others["exclusive"]
         slots = {key: device.slots for key, device in self._bare.items()}
-        amounts = {} if self.columns is None else {n: _amounts_of(v) for n, v in self.nodes.items()}
+        amounts: dict[str, dict[str, int]] = {}
+        if self.columns is not None:
+            amounts = {node.id: _amounts_of(node) for node in self.nodes.values()}
         self.occupancy: Occupancy[Launch] = Occupancy(slots, amounts)
         self.in_use = self.occupancy.in_use
         self.in_use.update(dict.fromkeys(self.nodes, 0))
-        self.draining = {n.id for n in self.nodes.values() if n.state is NodeState.DRAINING}
-        self._usable = {
-            n.id: sum(d.healthy for d in n.devices) if n.takes_training else 0
-            for n in self.nodes.values()
-        }
+
+        # 3. Nodes that drain, and free devices of nodes that take training jobs.
+        self.draining: set[str] = set()
+        self._usable: dict[str, int] = {}
+        for node in self.nodes.values():
+            if node.state is NodeState.DRAINING:
+                self.draining.add(node.id)
+            self._usable[node.id] = _usable_devices(node)
         self.free = sum(self._usable.values())
+
+        # 4. The views of the last snapshot, and the nodes changed since.
         self._views = list(self.nodes.values())
         self._shown = tuple(self._views)
         self._changed: set[str] = set()
@@ -71,8 +91,11 @@ class Fleet:
         """Return True if these devices exist, each named once."""
         ranks = tuple(ranks)
         keys = list(devices_of(ranks))
-        exist = all(key in self._bare for key in keys) and all(s.node in self.nodes for s in ranks)
-        return len(set(keys)) == len(keys) and exist
+        if len(set(keys)) < len(keys):
+            return False
+        if not all(key in self._bare for key in keys):
+            return False
+        return all(seat.node in self.nodes for seat in ranks)
 
     def taken(self, ranks: Iterable[RankPlacement]) -> list[tuple[str, str]]:
         """Devices of these seats without a free slot or share."""
@@ -116,52 +139,72 @@ class Fleet:
         self._show(launch, before)
 
     def launches_on(self, node: str) -> list[Launch]:
-        of_devices = self._launches((node, d.id) for d in self.nodes[node].devices)
-        return [*of_devices, *self._by_cores.get(node, {}).values()]
+        """Launches on a node: on its devices, then those without GPUs."""
+        with_gpus = self._launches([(node, device.id) for device in self.nodes[node].devices])
+        without_gpus = self._by_cores.get(node, {}).values()
+        return [*with_gpus, *without_gpus]
 
     def beside(self, ranks: Iterable[RankPlacement]) -> list[Launch]:
         """Launches on these devices, once each."""
         return self._launches(devices_of(ranks))
 
     def parts(self, node: str) -> Mapping[int, float]:
-        """Part of each job (its row) of a node's energy.
+        """Part of each job, by its row, of a node's energy; the sum of the parts is arbitrary.
 
-        GPUs held, a shared one by its share; without GPUs its cores' part of the node's power.
+        Jobs with GPUs have the GPUs that they hold, a shared one by its share. Jobs without GPUs
+        have, by their cores, the part of the node's power that their cores draw.
         """
-        found: dict[int, float] = defaultdict(float)
+        by_gpus: dict[int, float] = defaultdict(float)
         for device in self.nodes[node].devices:
             for hold in self.occupancy.holds.get((node, device.id), ()):
-                found[hold.holder.row] += hold.share
+                by_gpus[hold.holder.row] += hold.share
         by_cores = self._cores(node)
-        if not found or not by_cores:
-            return found or by_cores
-        view, gpus, cores = self.nodes[node], sum(found.values()), sum(by_cores.values())
-        most_w = view.draw_w(0, works=True) * min(1.0, cores / view.cores)
-        left_w = max(view.draw_w(self.in_use[node]) - most_w, 1e-9)
-        return {**found, **{r: most_w / left_w * gpus * c / cores for r, c in by_cores.items()}}
+        if not by_cores:
+            return by_gpus
+        if not by_gpus:
+            return by_cores
+
+        # Both kinds: express the power of the cores in GPUs, each of which draws the same.
+        view = self.nodes[node]
+        gpus = sum(by_gpus.values())
+        cores = sum(by_cores.values())
+        of_cores_w = view.draw_w(0, works=True) * min(1.0, cores / view.cores)
+        of_gpus_w = max(view.draw_w(self.in_use[node]) - of_cores_w, 1e-9)
+        parts = dict(by_gpus)
+        for row, of_job in by_cores.items():
+            parts[row] = of_cores_w / of_gpus_w * gpus * of_job / cores
+        return parts
 
     def change_state(self, node: str, state: NodeState, drain_until_s: float | None = None) -> None:
         """Set the state of a node."""
         view = replace(self.nodes[node], state=state, drain_until_s=drain_until_s)
         self.nodes[node] = view
-        (self.draining.add if state is NodeState.DRAINING else self.draining.discard)(node)
-        usable = sum(d.healthy for d in view.devices) if view.takes_training else 0
-        was = self._usable[node]
+        if state is NodeState.DRAINING:
+            self.draining.add(node)
+        else:
+            self.draining.discard(node)
+
+        # A node without usable devices has no free ones, whatever is in use on it.
+        before = self._usable[node]
+        if before:
+            self.free -= before - self.in_use[node]
+        usable = _usable_devices(view)
+        if usable:
+            self.free += usable - self.in_use[node]
         self._usable[node] = usable
-        self.free += (usable - self.in_use[node] if usable else 0) - (
-            was - self.in_use[node] if was else 0
-        )
         self._changed.add(node)
 
     def _cores(self, node: str) -> dict[int, float]:
-        """Cores of each job without GPUs on a node; at least a thousandth."""
+        """Cores of each job without GPUs on a node, by row; at least a thousandth."""
+        launches = self._by_cores.get(node, {})
         if self.columns is None:
-            return dict.fromkeys(self._by_cores.get(node, ()), 1.0)
-        cores = self.columns.numbers["cores"]
-        return {
-            row: max(0.001, float(cores[row]) * sum(s.units for s in of.ranks if s.node == node))
-            for row, of in self._by_cores.get(node, {}).items()
-        }
+            return dict.fromkeys(launches, 1.0)
+        cores_of_unit = self.columns.numbers["cores"]
+        cores: dict[int, float] = {}
+        for row, launch in launches.items():
+            units = sum(seat.units for seat in launch.ranks if seat.node == node)
+            cores[row] = max(0.001, float(cores_of_unit[row]) * units)
+        return cores
 
     def _seats(self, row: int, ranks: Iterable[RankPlacement]) -> SeatAmounts:
         """Return seats with what each uses, in billionths."""
@@ -182,10 +225,10 @@ class Fleet:
         for key in devices_of(launch.ranks):
             holds = self.occupancy.holds.get(key)
             if holds:
-                d = self._bare[key]
-                views = tuple([SlotHold(of.holder.job, share=of.share) for of in holds])
+                bare = self._bare[key]
+                shown = tuple([SlotHold(hold.holder.job, share=hold.share) for hold in holds])
                 self._held[key] = DeviceView(
-                    d.id, d.memory_gb, d.slots, d.healthy, views, d.emulated
+                    bare.id, bare.memory_gb, bare.slots, bare.healthy, shown, bare.emulated
                 )
             else:
                 del self._held[key]
@@ -195,16 +238,28 @@ class Fleet:
                 self.free -= self.in_use[node] - in_use
 
     def _drawn(self, node: str) -> NodeView:
-        bare, held = self.nodes[node], self._held
-        devices = tuple([held.get((node, d.id), d) for d in bare.devices])
+        """View of a node with the holders of its devices."""
+        bare = self.nodes[node]
+        devices = tuple([self._held.get((node, device.id), device) for device in bare.devices])
         return NodeView(bare.id, bare.name, bare.gpu_type, devices, *_REST(bare))
 
     def _launches(self, keys: Iterable[tuple[str, str]]) -> list[Launch]:
-        holders = [holder for key in keys for holder in self.occupancy.holders(key)]
-        return list({launch.number: launch for launch in holders}.values())
+        """Launches that hold these devices, once each."""
+        launches: dict[int, Launch] = {}
+        for key in keys:
+            for launch in self.occupancy.holders(key):
+                launches[launch.number] = launch
+        return list(launches.values())
+
+
+def _usable_devices(node: NodeView) -> int:
+    """Number of healthy devices of a node that takes training jobs; else 0."""
+    if not node.takes_training:
+        return 0
+    return sum(device.healthy for device in node.devices)
 
 
 def _amounts_of(node: NodeView) -> dict[str, int]:
-    """Return what a node has of cores, memory and named resources, in billionths."""
+    """Return the cores, memory and named resources of a node, in billionths."""
     has = {"cores": node.cores, "memory_gb": node.memory_gb, **dict(node.resources)}
     return {name: available(amount) for name, amount in has.items()}

@@ -24,10 +24,9 @@ from policies.contract.snapshot import (
 STEPS_PER_S = 1000.0
 """steps/s of jobs with a known run time only: a step is a millisecond."""
 
-_OTHERS = tuple(
-    f for f in fields(JobView) if f.name not in (*JOB_NUMBERS, *JOB_COUNTS, "id", "kind")
-)
-
+_OWN_COLUMNS = (*JOB_NUMBERS, *JOB_COUNTS, "id", "kind")
+_OTHERS = tuple(field for field in fields(JobView) if field.name not in _OWN_COLUMNS)
+"""Fields of a job whose columns are tuples, not arrays."""
 
 LONGEST_RUN_S = 1e9
 """Longest run time of a job: 31 years."""
@@ -39,6 +38,7 @@ FURTHEST_S = 1e12
 """Farthest arrival or due date from 0."""
 
 MOST_WEIGHT = 1e12
+"""Largest weight or tardiness weight of a job."""
 
 SHOWN = 20
 """Bad lines in an error's message; `WorkloadError.bad_lines` has all."""
@@ -77,9 +77,11 @@ class WorkloadError(ValueError):
     """Workload that cannot be made; `bad_lines` names the bad lines."""
 
     def __init__(self, message: str, bad_lines: Sequence[BadLine] = ()) -> None:
-        shown = "".join(f"\n  {bad}" for bad in bad_lines[:SHOWN])
-        more = len(bad_lines) - SHOWN
-        super().__init__(message + shown + (f"\n  and {more:,} more" if more > 0 else ""))
+        for bad_line in bad_lines[:SHOWN]:
+            message += f"\n  {bad_line}"
+        if len(bad_lines) > SHOWN:
+            message += f"\n  and {len(bad_lines) - SHOWN:,} more"
+        super().__init__(message)
         self.bad_lines = tuple(bad_lines)
 
 
@@ -89,55 +91,74 @@ def jobs_of(ids: Sequence[str], kinds: Sequence[str], **columns: Any) -> Jobs:
     Defaults as in JobView; `total_steps` is `remaining_steps`, and `gpus_max` is `gpus_min`.
     """
     count = len(ids)
-    usual = {"total_steps": columns.get("remaining_steps", 0.0), "gpus_max": columns["gpus_min"]}
-    given = {**usual, **columns}
-    numbers = {name: _array(given, name, count, np.float64) for name in JOB_NUMBERS}
-    counts = {name: _array(given, name, count, np.int64) for name in JOB_COUNTS}
-    others = {f.name: _tuple(given.get(f.name, f.default), count) for f in _OTHERS}
+    columns.setdefault("total_steps", columns.get("remaining_steps", 0.0))
+    columns.setdefault("gpus_max", columns["gpus_min"])
+    numbers = {name: _array(columns, name, count, np.float64) for name in JOB_NUMBERS}
+    counts = {name: _array(columns, name, count, np.int64) for name in JOB_COUNTS}
+    others = {}
+    for other in _OTHERS:
+        others[other.name] = _tuple(columns.get(other.name, other.default), count)
     return Jobs(JobColumns(tuple(ids), tuple(kinds), numbers, counts, others))
 
 
 def by_arrival(jobs: Jobs) -> tuple[Jobs, float]:
-    """Return the jobs by arrival, with times from the first one's on, and its time."""
-    arrival = jobs.columns.numbers["arrival_s"]
-    start_s = float(arrival.min()) if len(jobs) else 0.0
-    if not len(jobs) or (start_s == 0.0 and bool(np.all(arrival[:-1] <= arrival[1:]))):
+    """Sort jobs by arrival, and count their times from the first arrival.
+
+    Return the jobs, and the time of the first arrival as it was.
+    """
+    if not len(jobs):
+        return jobs, 0.0
+    arrival_s = jobs.columns.numbers["arrival_s"]
+    start_s = float(arrival_s.min())
+    is_sorted = bool(np.all(arrival_s[:-1] <= arrival_s[1:]))
+    if start_s == 0.0 and is_sorted:
         return jobs, start_s
-    old = rows(jobs, np.argsort(arrival, kind="stable")).columns
-    moved = {n: frozen(old.numbers[n] - start_s) for n in ("arrival_s", "due_s", "deadline_s")}
-    numbers = {**old.numbers, **moved}
-    return Jobs(JobColumns(old.ids, old.kinds, numbers, old.counts, old.others)), start_s
+    ordered = rows(jobs, np.argsort(arrival_s, kind="stable")).columns
+    numbers = dict(ordered.numbers)
+    for name in ("arrival_s", "due_s", "deadline_s"):
+        numbers[name] = frozen(numbers[name] - start_s)
+    moved = JobColumns(ordered.ids, ordered.kinds, numbers, ordered.counts, ordered.others)
+    return Jobs(moved), start_s
 
 
 def rows(jobs: Jobs, at: Ints) -> Jobs:
-    """These rows of the jobs, in this order."""
-    old, picked = jobs.columns, at.tolist()
-    ids, kinds = (tuple([column[i] for i in picked]) for column in (old.ids, old.kinds))
-    numbers = {name: frozen(column[at]) for name, column in old.numbers.items()}
-    counts = {name: frozen(column[at]) for name, column in old.counts.items()}
-    others = {name: tuple([column[i] for i in picked]) for name, column in old.others.items()}
+    """Return the jobs of these rows, in this order."""
+    columns = jobs.columns
+    picked = at.tolist()
+
+    def pick(column: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple([column[row] for row in picked])
+
+    ids = pick(columns.ids)
+    kinds = pick(columns.kinds)
+    numbers = {name: frozen(column[at]) for name, column in columns.numbers.items()}
+    counts = {name: frozen(column[at]) for name, column in columns.counts.items()}
+    others = {name: pick(column) for name, column in columns.others.items()}
     return Jobs(JobColumns(ids, kinds, numbers, counts, others))
 
 
 def even_kind(name: str, speeds: Mapping[str, float], gpus: Iterable[int]) -> KindView:
     """Kind with the trace's run time, `speeds[type]` times as fast on each GPU type."""
-    return KindView(
-        name,
-        name,
-        tuple(
-            Throughput(gpu_type, count, STEPS_PER_S * speed, Source.DECLARED)
-            for gpu_type, speed in speeds.items()
-            for count in sorted(set(gpus))
-        ),
-    )
+    counts = sorted(set(gpus))
+    throughputs = []
+    for gpu_type, speed in speeds.items():
+        for count in counts:
+            steps_per_s = STEPS_PER_S * speed
+            throughputs.append(Throughput(gpu_type, count, steps_per_s, Source.DECLARED))
+    return KindView(name, name, tuple(throughputs))
 
 
-def _array(given: Mapping[str, Any], name: str, count: int, dtype: Any) -> Any:
+def _array(columns: Mapping[str, Any], name: str, count: int, dtype: Any) -> Any:
+    """Column as an array of `count` values; the default of JobView if it is missing."""
     default = JobView.__dataclass_fields__[name].default
-    value = given.get(name, 0.0 if default is MISSING else default)
-    column = np.asarray(value, dtype=dtype)
-    return frozen(np.full(count, column, dtype) if column.ndim == 0 else column)
+    if default is MISSING:
+        default = 0.0
+    column = np.asarray(columns.get(name, default), dtype=dtype)
+    if column.ndim == 0:
+        column = np.full(count, column, dtype)
+    return frozen(column)
 
 
 def _tuple(value: Any, count: int) -> tuple[Any, ...]:
+    """Column of a list of values, or of one value for all."""
     return tuple(value) if isinstance(value, list) else (value,) * count

@@ -54,48 +54,69 @@ MOST_STEPS = 2**53
 
 
 def read(options: Given, context: Context) -> Workload:
-    """Jobs as submitted; running ones start anew unless seated. Items count from 1."""
-    found, numbers, findings = [], [], Findings()
-    kinds, said = {k.id for k in options.kinds}, Said.of(options.jobs, options.arrays)
+    """Read jobs as submitted; running ones start anew unless seated. Items count from 1."""
+    # 1. Read each job; note those that cannot be read.
+    kind_ids = {kind.id for kind in options.kinds}
+    said = Said.of(options.jobs, options.arrays)
+    findings = Findings()
+    views = []
+    numbers = []
     for number, item in enumerate(options.jobs, start=1):
         try:
-            found.append(_job(said.plain(item), kinds, whole=options.whole))
+            views.append(_job(said.plain(item), kind_ids, whole=options.whole))
             numbers.append(number)
         except FormError as error:
             findings.unreadable.append(BadLine(number, str(error)))
+
+    # 2. Find repeated ids and a wrong order; raise an error, or leave the bad ones out.
     findings.lines = np.array(numbers, dtype=np.int64)
-    jobs = Jobs(JobColumns.of(found))
+    jobs = Jobs(JobColumns.of(views))
     findings.repeated(jobs.columns.ids)
     if not options.sort:
         findings.unsorted(jobs.columns.numbers["arrival_s"])
     skipped = findings.settle(options.name, skip_bad=context.skip_bad)
     jobs, start_s = by_arrival(rows(jobs, np.flatnonzero(findings.good)))
-    old, count = jobs.columns, len(jobs)
-    used, note = set(old.kinds), {"note": options.note} if options.note else {}
-    fresh = {"phase": JobPhase.WAITING, "running": (), "received_s": ()}
-    others = {**old.others, **{name: (value,) * count for name, value in fresh.items()}}
+
+    # 3. All jobs wait at first, whatever they did where the list was made.
+    listed = jobs.columns
+    count = len(jobs)
+    others = {
+        **listed.others,
+        "phase": (JobPhase.WAITING,) * count,
+        "running": ((),) * count,
+        "received_s": ((),) * count,
+    }
+    fresh = JobColumns(listed.ids, listed.kinds, listed.numbers, listed.counts, others)
+    facts: dict[str, Any] = {"format": "jobs", "first_arrival_s": start_s}
+    if options.note:
+        facts["note"] = options.note
+    used_kinds = set(listed.kinds)
     return Workload(
         options.name,
-        Jobs(JobColumns(old.ids, old.kinds, old.numbers, old.counts, others)),
-        tuple(k for k in options.kinds if k.id in used),
+        Jobs(fresh),
+        tuple(kind for kind in options.kinds if kind.id in used_kinds),
         skipped,
-        {"format": "jobs", "first_arrival_s": start_s, **note},
-        _placements(old) if options.seated else (),
-        said.rules(old.ids),
+        facts,
+        _seats(listed) if options.seated else (),
+        said.rules(listed.ids),
     )
 
 
-def _placements(columns: JobColumns) -> tuple[Placement, ...]:
-    arrival_s, running = columns.numbers["arrival_s"].tolist(), columns.others["running"]
-    return tuple(
-        Placement(job, run.ranks)
-        for job, runs, at_s in zip(columns.ids, running, arrival_s, strict=True)
-        for run in runs
-        if at_s == 0.0 and run.purpose is Purpose.TRAINING and run.copy == 0
-    )
+def _seats(listed: JobColumns) -> tuple[Placement, ...]:
+    """Placements of the jobs that arrive at 0 and run in the list."""
+    arrivals_s = listed.numbers["arrival_s"].tolist()
+    seats = []
+    for job, runs, arrival_s in zip(listed.ids, listed.others["running"], arrivals_s, strict=True):
+        if arrival_s != 0.0:
+            continue
+        for run in runs:
+            if run.purpose is Purpose.TRAINING and run.copy == 0:
+                seats.append(Placement(job, run.ranks))
+    return tuple(seats)
 
 
 def _job(item: Mapping[str, Any], kinds: set[str], *, whole: bool) -> JobView:
+    """Read the view of one job; `kinds`: ids that it may name. FormError for a bad field."""
     job = _JOB.read(dict(item))
     steps = job.total_steps if whole and job.total_steps else job.remaining_steps
     if job.kind not in kinds:

@@ -1,4 +1,4 @@
-"""Rules that jobs of a list say beside their view: on_walltime, array, conditions."""
+"""Rules of listed jobs beside their views: on_walltime, array, dependencies and conditions."""
 
 from __future__ import annotations
 
@@ -11,16 +11,25 @@ from controlplane.simulation.workloads.base import WorkloadError
 from controlplane.simulation.workloads.rules import After, Array, Condition, Rules, circle_in
 from foundation.forms import FormError
 
-OWN = ("on_walltime", "array", "dependencies", "one_suffices")
-WALLTIME = {"kill": True, "warn": False}
+RULE_FIELDS = ("on_walltime", "array", "dependencies", "one_suffices")
+"""Fields of a listed job that its view does not have, or not in this form."""
+
+ENDS_AT_WALLTIME = {"kill": True, "warn": False}
+"""By `on_walltime`: True if the job ends at its walltime."""
+
 CONDITIONS = tuple(str(condition) for condition in Condition)
+
 LONGEST_DELAY = 999_999
-"""Minutes after a start."""
+"""Longest delay of a condition such as after+10, in minutes after a start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """Rules as jobs say them: by id, and elements and limits of arrays by name."""
+    """Rules as the jobs of a list say them.
+
+    `items`: the rule fields by job. `elements`: the jobs of an array by its name. `at_once`: most
+    running elements, by array with a limit.
+    """
 
     items: Mapping[str, Mapping[str, Any]]
     elements: Mapping[str, Sequence[str]]
@@ -28,77 +37,110 @@ class Said:
 
     @classmethod
     def of(cls, jobs: Iterable[Mapping[str, Any]], arrays: Iterable[tuple[str, int]]) -> Said:
-        items, elements = dict[str, Mapping[str, Any]](), defaultdict[str, list[str]](list)
+        """Collect the rules; `arrays`: (name, most at once). WorkloadError for a wrong name."""
+        items: dict[str, Mapping[str, Any]] = {}
+        elements: dict[str, list[str]] = defaultdict(list)
         for item in jobs:
-            job, array = str(item.get("id", "")), item.get("array")
-            items[job] = {name: item[name] for name in OWN if name in item}
+            job = str(item.get("id", ""))
+            items[job] = {name: item[name] for name in RULE_FIELDS if name in item}
+            array = item.get("array")
             if isinstance(array, str):
                 elements[array].append(job)
-        if unknown := [name for name, _ in arrays if name not in elements]:
+        unknown = [name for name, _ in arrays if name not in elements]
+        if unknown:
             raise WorkloadError(f"arrays: no job has array {unknown[0]!r}; leave its limit out")
-        if doubled := sorted(elements.keys() & items.keys()):
-            raise WorkloadError(f"array: {doubled[0]!r} is a job too; give the array another name")
+        ambiguous = sorted(elements.keys() & items.keys())
+        if ambiguous:
+            raise WorkloadError(
+                f"array: {ambiguous[0]!r} is a job too; give the array another name"
+            )
         return cls(items, dict(elements), dict(arrays))
 
     def plain(self, item: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a job without its own rules, for its form. FormError for a bad rule."""
-        job = {name: value for name, value in item.items() if name not in OWN}
-        said = item.get("on_walltime", "warn")
-        if not isinstance(said, str) or said not in WALLTIME:
-            raise FormError("on_walltime", f"must be kill or warn, not {said!r:.40}")
+        """Return a job for the form of a view: without rules, but with the dependencies of a view.
+
+        FormError for a bad rule.
+        """
+        # 1. The rules must be well-formed.
+        on_walltime = item.get("on_walltime", "warn")
+        if not isinstance(on_walltime, str) or on_walltime not in ENDS_AT_WALLTIME:
+            raise FormError("on_walltime", f"must be kill or warn, not {on_walltime!r:.40}")
         if not isinstance(item.get("array", ""), str):
             raise FormError("array", "must be the name of its job array")
-        others = self._conditions(item)
-        if any(item.get("id") in after.jobs for after in others):
+        conditions = self._conditions(item)
+        if any(item.get("id") in after.jobs for after in conditions):
             raise FormError("dependencies", "it depends on itself")
-        # A policy would wait for the ends of all jobs that it is shown.
-        shown: list[str] = []
-        for after in others:
+
+        # 2. The view names the jobs of which all must end: a policy would wait for all their ends.
+        job = {name: value for name, value in item.items() if name not in RULE_FIELDS}
+        dependencies: list[str] = []
+        for after in conditions:
             if not after.alternative and after.condition is not Condition.AFTER:
-                shown += after.jobs
-        return {**job, "dependencies": list(dict.fromkeys(shown))} if shown else job
+                dependencies.extend(after.jobs)
+        if dependencies:
+            job["dependencies"] = list(dict.fromkeys(dependencies))
+        return job
 
     def rules(self, ids: Collection[str]) -> Rules:
         """Return the rules of these jobs. WorkloadError for jobs that wait in a circle."""
-        kept = {job: self.items[job] for job in ids}
-        after = {
-            job: self._conditions(said) for job, said in kept.items() if said.get("dependencies")
-        }
-        circle = circle_in({job: [o for a in of for o in a.jobs] for job, of in after.items()})
+        # 1. Walltimes and conditions, by job.
+        kills: dict[str, bool] = {}
+        conditions: dict[str, tuple[After, ...]] = {}
+        for job in ids:
+            item = self.items[job]
+            if "on_walltime" in item:
+                kills[job] = ENDS_AT_WALLTIME[item["on_walltime"]]
+            if item.get("dependencies"):
+                conditions[job] = self._conditions(item)
+
+        # 2. Jobs that wait for each other would never start.
+        waits_for: dict[str, list[str]] = {}
+        for job, of_job in conditions.items():
+            waits_for[job] = [other for after in of_job for other in after.jobs]
+        circle = circle_in(waits_for)
         if circle:
             raise WorkloadError(_circle(circle))
-        kills = {j: WALLTIME[s["on_walltime"]] for j, s in kept.items() if "on_walltime" in s}
-        arrays = {
-            name: Array(tuple(j for j in jobs if j in kept), self.at_once.get(name, 0))
-            for name, jobs in self.elements.items()
-        }
-        return Rules(kills, after, arrays)
+
+        # 3. Arrays, with those of their elements that are simulated.
+        simulated = set(ids)
+        arrays: dict[str, Array] = {}
+        for name, jobs in self.elements.items():
+            elements = tuple(job for job in jobs if job in simulated)
+            arrays[name] = Array(elements, self.at_once.get(name, 0))
+        return Rules(kills, conditions, arrays)
 
     def _conditions(self, item: Mapping[str, Any]) -> tuple[After, ...]:
-        """Return what a job waits for. FormError for what is no condition."""
-        # 1. The condition of each job or array by name.
-        given = item.get("dependencies", ())
-        if isinstance(given, str | bytes) or not isinstance(given, list | tuple | Mapping):
+        """Return the conditions of a job. FormError for a bad one."""
+        # 1. The condition by name of a job or array.
+        listed = item.get("dependencies", ())
+        if not isinstance(listed, list | tuple | Mapping):
             raise FormError("dependencies", "must be a list of jobs, or conditions by job")
-        if not all(isinstance(name, str) for name in given):
+        if not all(isinstance(name, str) for name in listed):
             raise FormError("dependencies", "must name jobs by their ids, which are texts")
-        conditions = given if isinstance(given, Mapping) else dict.fromkeys(given, "afterok")
+        text_by_name = listed if isinstance(listed, Mapping) else dict.fromkeys(listed, "afterok")
         one_suffices = item.get("one_suffices", False)
         if not isinstance(one_suffices, bool):
             raise FormError("one_suffices", "must be true or false")
 
-        # 2. Its jobs, of an array all elements.
-        found = []
-        for name, text in conditions.items():
+        # 2. The jobs of each: an array stands for all its elements.
+        conditions = []
+        for name, text in text_by_name.items():
             condition, delay_s = _condition(text)
-            elements = self.elements.get(name)
-            jobs, array = ((name,), "") if elements is None else (tuple(elements), name)
-            found.append(After(jobs, condition, delay_s, array, one_suffices))
-        return tuple(found)
+            if name in self.elements:
+                jobs = tuple(self.elements[name])
+                array = name
+            else:
+                jobs = (name,)
+                array = ""
+            conditions.append(After(jobs, condition, delay_s, array, one_suffices))
+        return tuple(conditions)
 
 
 def _condition(text: object) -> tuple[Condition, float]:
-    """Return condition and delay in seconds of afterok, or of after+10 (minutes). FormError."""
+    """Read a condition such as afterok, or after+10 with minutes, as (condition, delay in s).
+
+    FormError if it is none.
+    """
     name, plus, minutes = str(text).partition("+")
     has_delay = name == Condition.AFTER and minutes.isdecimal() and int(minutes) <= LONGEST_DELAY
     if name not in CONDITIONS or (plus and not has_delay):
@@ -108,5 +150,8 @@ def _condition(text: object) -> tuple[Condition, float]:
 
 
 def _circle(jobs: Sequence[str]) -> str:
-    shown = ", ".join(jobs[:5]) + (" ..." if len(jobs) > 5 else "")
-    return f"dependencies: jobs {shown} wait for each other in a circle; leave one of them out"
+    """Return the message about jobs that wait in a circle; it names the first five."""
+    names = ", ".join(jobs[:5])
+    if len(jobs) > 5:
+        names += " ..."
+    return f"dependencies: jobs {names} wait for each other in a circle; leave one of them out"

@@ -1,4 +1,4 @@
-"""manage.py leases [--node NAME]: what nodes hold now, what is wanted, and until when."""
+"""manage.py leases [--node NAME]: live assignments, the server's wishes, and their leases."""
 
 from argparse import ArgumentParser
 from datetime import datetime
@@ -23,20 +23,26 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, node: str | None, **options: Any) -> None:
         live = Assignment.objects.filter(state__in=LIVE).select_related("job", "node")
-        rows, now = live.order_by("desired_at", "created_at"), timezone.now()
-        lines = [_line(row, now) for row in (rows.filter(node__name=node) if node else rows)]
-        for line in lines or ["nothing is held"]:
-            self.stdout.write(line)
+        if node:
+            live = live.filter(node__name=node)
+        assignments = list(live.order_by("desired_at", "created_at"))
+        if not assignments:
+            self.stdout.write("nothing is held")
+        now = timezone.now()
+        for assignment in assignments:
+            self.stdout.write(_line(assignment, now))
 
 
-def _line(row: Assignment, now: datetime) -> str:
-    since = "" if row.desired_at is None else f" for {(now - row.desired_at).total_seconds():.0f} s"
-    left = (
-        "no lease"
-        if row.lease_expires_at is None
-        else f"lease {(row.lease_expires_at - now).total_seconds():+.0f} s"
-    )
+def _line(assignment: Assignment, now: datetime) -> str:
+    """Line of one assignment: job, node, fence, state, the server's wish, and the lease's rest."""
+    since = ""
+    if assignment.desired_at is not None:
+        since = f" for {(now - assignment.desired_at).total_seconds():.0f} s"
+    lease = "no lease"
+    if assignment.lease_expires_at is not None:
+        lease = f"lease {(assignment.lease_expires_at - now).total_seconds():+.0f} s"
     return (
-        f"{row.job.name} ({row.job_id}) on {row.node}: fence {row.fence}, {row.state}, wanted:"
-        f" {row.desired}{since}, {left}"
+        f"{assignment.job.name} ({assignment.job_id}) on {assignment.node}:"
+        f" fence {assignment.fence}, {assignment.state},"
+        f" wanted: {assignment.desired}{since}, {lease}"
     )

@@ -29,13 +29,24 @@ MODES = (*CONTINUOUS, *STATIC)
 LONG = 0.2
 """Fraction of jobs whose duration is drawn from `LONG_EXPONENTS`."""
 
-SHORT_EXPONENTS, LONG_EXPONENTS = (1.5, 3.0), (3.0, 4.0)
+SHORT_EXPONENTS = (1.5, 3.0)
+LONG_EXPONENTS = (3.0, 4.0)
+"""Limits of the exponent x of a duration of 10^x minutes, which is uniform between them."""
+
 MINUTE_S = 60.0
-GPUS, GPUS_LIKELY = (1, 2, 4, 8), (0.7, 0.1, 0.15, 0.05)
-"""The paper's "25% two to four" are 10% two and 15% four in the published program."""
+
+GPUS = (1, 2, 4, 8)
+GPUS_LIKELY = (0.7, 0.1, 0.15, 0.05)
+"""Probability of each number of GPUs.
+
+The paper's "25% two to four" are 10% two and 15% four in the published program.
+"""
 
 GAP_S = 900.0
+"""Mean gap of continuous arrivals unless given."""
+
 SHORTEST_SPAN_S = 1e-3
+"""With all arrivals within this time, the number of busy GPUs says nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,40 +74,67 @@ class GavelGenerator:
 
 
 def generate(options: GavelGenerator, context: Context) -> Workload:
-    """Rigid jobs by options and seed; `facts`: mean number of reference GPUs kept busy."""
+    """Draw rigid jobs by options and seed; `facts`: mean number of reference GPUs kept busy."""
     one_of("mode", options.mode, MODES)
-    kinds, count = _kinds(options), options.jobs
-    of_gpus, of_kind, of_time, of_arrival, of_weight, of_slo, of_tardiness = (
-        np.random.default_rng(seed) for seed in np.random.SeedSequence(context.seed).spawn(7)
-    )
-    gpus = _gpus(options, of_gpus)
-    chosen, rates = _chosen(options, kinds, gpus, of_kind)
-    duration_s, arrival_s = durations_s(count, of_time), _arrival_s(options, of_arrival)
-    slos = of_slo.choice(np.array(options.slos), size=count) if options.slos else np.inf
-    late = drawn(options.tardiness_weight, count, of_tardiness) if options.tardiness_weight else 0.0
+    kinds = _kinds(options)
+    count = options.jobs
+
+    # 1. Random numbers of each aspect.
+    seeds = np.random.SeedSequence(context.seed).spawn(7)
+    (
+        gpus_rng,
+        kind_rng,
+        duration_rng,
+        arrival_rng,
+        weight_rng,
+        slo_rng,
+        tardiness_rng,
+    ) = (np.random.default_rng(seed) for seed in seeds)
+
+    # 2. The jobs' columns. A duration is that on the reference GPUs.
+    gpus = _gpus(options, gpus_rng)
+    chosen_kinds, rates = _chosen(options, kinds, gpus, kind_rng)
+    duration_s = durations_s(count, duration_rng)
+    arrival_s = _arrival_s(options, arrival_rng)
+    is_heavy = weight_rng.random(count) < options.heavy
+    slos: Floats | float = np.inf
+    if options.slos:
+        slos = slo_rng.choice(np.array(options.slos), size=count)
+    tardiness_weight: Floats | float = 0.0
+    if options.tardiness_weight:
+        tardiness_weight = drawn(options.tardiness_weight, count, tardiness_rng)
     jobs = jobs_of(
-        [f"J{i + 1}" for i in range(count)],
-        [kinds[k].id for k in chosen.tolist()],
+        [f"J{number + 1}" for number in range(count)],
+        [kinds[kind].id for kind in chosen_kinds.tolist()],
         arrival_s=arrival_s,
         gpus_min=gpus,
         remaining_steps=np.maximum(1.0, np.rint(duration_s * rates)),
         due_s=arrival_s + slos * duration_s,
-        weight=np.where(of_weight.random(count) < options.heavy, options.heavy_weight, 1.0),
-        tardiness_weight=late,
+        weight=np.where(is_heavy, options.heavy_weight, 1.0),
+        tardiness_weight=tardiness_weight,
         may_share=options.pairs,
     )
+
+    # 3. The load that they make.
     span_s = float(arrival_s[-1])
-    busy = float((gpus * duration_s).sum() / span_s) if span_s > SHORTEST_SPAN_S else None
-    drawn_as = {"mode": options.mode, "reference": options.reference}
-    facts = {"generator": "gavel", **drawn_as, "mean_gpus_busy": busy}
-    used = tuple(kinds[k] for k in np.unique(chosen).tolist())
-    return Workload(options.name or f"Gavel {options.mode}", jobs, used, facts=facts)
+    mean_gpus_busy = None
+    if span_s > SHORTEST_SPAN_S:
+        mean_gpus_busy = float((gpus * duration_s).sum() / span_s)
+    facts = {
+        "generator": "gavel",
+        "mode": options.mode,
+        "reference": options.reference,
+        "mean_gpus_busy": mean_gpus_busy,
+    }
+    used_kinds = tuple(kinds[kind] for kind in np.unique(chosen_kinds).tolist())
+    return Workload(options.name or f"Gavel {options.mode}", jobs, used_kinds, facts=facts)
 
 
 def durations_s(count: int, rng: np.random.Generator) -> Floats:
     """float64[count] of Gavel's durations on the reference GPU: 32 min to 7 days."""
     is_long = rng.random(count) < LONG
-    long, short = (drawn(limits, count, rng) for limits in (LONG_EXPONENTS, SHORT_EXPONENTS))
+    long = drawn(LONG_EXPONENTS, count, rng)
+    short = drawn(SHORT_EXPONENTS, count, rng)
     exponents = np.where(is_long, long, short)
     seconds: Floats = MINUTE_S * 10.0**exponents
     return seconds
@@ -111,30 +149,37 @@ def _kinds(options: GavelGenerator) -> tuple[KindView, ...]:
             "throughputs: give Gavel's throughput tables (their path, or their text as `tables`),"
             " or `kinds`"
         )
-    found = options.kinds
-    if not found:
+    kinds = options.kinds
+    if not kinds:
         tables = tables_of(options.throughputs, options.tables)
-        found = tuple(tables.kind(name, pairs=True) for name in tables.job_types)
-    if len({k.id for k in found}) < len(found):
+        kinds = tuple(tables.kind(name, pairs=True) for name in tables.job_types)
+    if len({kind.id for kind in kinds}) < len(kinds):
         raise WorkloadError("kinds: two have the same id")
-    usable = [k for k in found if any(_rate(k, options.reference, g) for g in GPUS)]
+
+    usable = []
+    gpu_types: set[str] = set()
+    for kind in kinds:
+        gpu_types.update(throughput.gpu_type for throughput in kind.throughputs)
+        if any(_rate(kind, options.reference, gpus) for gpus in GPUS):
+            usable.append(kind)
     if not usable:
-        types = ", ".join(sorted({t.gpu_type for k in found for t in k.throughputs})) or "none"
+        types = ", ".join(sorted(gpu_types)) or "none"
         raise WorkloadError(
             f"reference: no kind is known on GPUs of type {options.reference}; known are: {types}"
         )
-    usable.sort(key=lambda k: k.id)
-    return tuple(usable if options.pairs else (replace(k, pairs=()) for k in usable))
+    usable.sort(key=lambda kind: kind.id)
+    if not options.pairs:
+        usable = [replace(kind, pairs=()) for kind in usable]
+    return tuple(usable)
 
 
 def _rate(kind: KindView, gpu_type: str, gpus: int) -> float:
     """steps/s of a kind together on one node; 0 if unknown."""
-    known = (
-        t.steps_per_s
-        for t in kind.throughputs
-        if (t.gpu_type, t.gpus, t.spread) == (gpu_type, gpus, False)
-    )
-    return next(known, 0.0)
+    for throughput in kind.throughputs:
+        is_asked = (throughput.gpu_type, throughput.gpus) == (gpu_type, gpus)
+        if is_asked and not throughput.spread:
+            return throughput.steps_per_s
+    return 0.0
 
 
 def _gpus(options: GavelGenerator, rng: np.random.Generator) -> Ints:
@@ -148,19 +193,21 @@ def _chosen(
     options: GavelGenerator, kinds: tuple[KindView, ...], gpus: Ints, rng: np.random.Generator
 ) -> tuple[Ints, Floats]:
     """int64[jobs] kinds, uniform among those known on so many GPUs; float64[jobs] steps/s."""
-    lots, size = rng.random(len(gpus)), len(gpus)
-    chosen, rates = np.zeros(size, dtype=np.int64), np.zeros(size)
+    size = len(gpus)
+    lots = rng.random(size)
+    chosen = np.zeros(size, dtype=np.int64)
+    rates = np.zeros(size)
     for count in np.unique(gpus).tolist():
-        of_kind = [_rate(kind, options.reference, count) for kind in kinds]
-        known = np.flatnonzero(np.array(of_kind) > 0.0)
+        rate_of_kind = np.array([_rate(kind, options.reference, count) for kind in kinds])
+        known = np.flatnonzero(rate_of_kind > 0.0)
         if not len(known):
             raise WorkloadError(
                 f"mode: {options.mode} has jobs on {count} GPUs, and no kind is known on {count} of"
                 f" type {options.reference}"
             )
-        at = gpus == count
-        chosen[at] = known[(lots[at] * len(known)).astype(np.int64)]
-        rates[at] = np.array(of_kind)[chosen[at]]
+        rows = gpus == count
+        chosen[rows] = known[(lots[rows] * len(known)).astype(np.int64)]
+        rates[rows] = rate_of_kind[chosen[rows]]
     return chosen, rates
 
 

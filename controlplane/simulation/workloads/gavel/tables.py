@@ -30,7 +30,11 @@ Rates = Mapping[tuple[str, int], float]
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Gavel's throughputs by (GPU type, spread), and pairs that share a GPU by job type."""
+    """Gavel's tables.
+
+    `rates`: by column, which is a GPU type, perhaps with `_unconsolidated` behind it. `pairs`: by
+    the job type of the first job, those that share a GPU.
+    """
 
     rates: Mapping[str, Rates]
     pairs: Mapping[str, Sequence[PairThroughput]]
@@ -41,20 +45,23 @@ class Tables:
         return tuple(sorted({name for rates in self.rates.values() for name, _ in rates}))
 
     def kind(self, name: str, *, pairs: bool) -> KindView:
-        """Known throughputs of a job type, without zeros (too large for that GPU's memory)."""
-        found = [
-            Throughput(
-                column.removesuffix(SPREAD).upper(),
-                gpus,
-                rate,
-                Source.MEASURED,
-                spread=column.endswith(SPREAD),
-            )
-            for column, rates in sorted(self.rates.items())
-            for (kind, gpus), rate in sorted(rates.items())
-            if kind == name and rate > 0
-        ]
-        return KindView(name, name, tuple(found), tuple(self.pairs.get(name, ()) if pairs else ()))
+        """Return a job type's throughputs, without zeros (too large for that GPU's memory).
+
+        `pairs`: also those of two jobs that share a GPU.
+        """
+        throughputs = []
+        for column, rates in sorted(self.rates.items()):
+            gpu_type = column.removesuffix(SPREAD).upper()
+            spread = column.endswith(SPREAD)
+            for (job_type, gpus), rate in sorted(rates.items()):
+                if job_type == name and rate > 0:
+                    throughputs.append(
+                        Throughput(gpu_type, gpus, rate, Source.MEASURED, spread=spread)
+                    )
+        of_pairs: tuple[PairThroughput, ...] = ()
+        if pairs:
+            of_pairs = tuple(self.pairs.get(name, ()))
+        return KindView(name, name, tuple(throughputs), of_pairs)
 
 
 def tables_of(path: str, text: str) -> Tables:
@@ -71,10 +78,9 @@ def read_tables(text: str) -> Tables:
     """Parse the tables in a text; WorkloadError if it holds none."""
     try:
         raw = json.loads(text)
-        rates = {
-            column: {_key(k): _rate(of["null"]) for k, of in table.items()}
-            for column, table in raw.items()
-        }
+        rates: dict[str, Rates] = {}
+        for column, table in raw.items():
+            rates[column] = {_key(text): _rate(cell["null"]) for text, cell in table.items()}
         return Tables(rates, _pairs(raw))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise WorkloadError(f"throughputs: that is no table of Gavel's: {error}") from None
@@ -82,25 +88,38 @@ def read_tables(text: str) -> Tables:
 
 def _pairs(raw: Mapping[str, Any]) -> dict[str, list[PairThroughput]]:
     """Pairs of jobs of one GPU each, by the job type of the first."""
-    found: dict[str, list[PairThroughput]] = defaultdict(list)
-    of_nodes = [(c, table) for c, table in sorted(raw.items()) if not c.endswith(SPREAD)]
-    rows = [(c.upper(), _key(key), of) for c, table in of_nodes for key, of in table.items()]
-    for gpu_type, (name, gpus), of in rows:
-        for other_key, pair in of.items() if gpus == 1 else ():
-            if other_key != "null" and (other := _key(other_key))[1] == 1:
-                own, others = map(_rate, pair)
-                view = PairThroughput(other[0], gpu_type, own, others, Source.MEASURED)
-                found[name].append(view)
-    return found
+    pairs: dict[str, list[PairThroughput]] = defaultdict(list)
+    for column, table in sorted(raw.items()):
+        if column.endswith(SPREAD):
+            continue
+        gpu_type = column.upper()
+        for text, cell in table.items():
+            job_type, gpus = _key(text)
+            if gpus != 1:
+                continue
+            for other_text, both in cell.items():
+                if other_text == "null":
+                    continue  # the job alone
+                other_type, other_gpus = _key(other_text)
+                if other_gpus != 1:
+                    continue
+                own_rate, other_rate = map(_rate, both)
+                pairs[job_type].append(
+                    PairThroughput(other_type, gpu_type, own_rate, other_rate, Source.MEASURED)
+                )
+    return pairs
 
 
 def _key(text: str) -> tuple[str, int]:
-    if (match := _KEY.fullmatch(text)) is None:
+    """Read a text such as ('ResNet-18 (batch size 64)', 1) as (job type, GPUs). ValueError."""
+    match = _KEY.fullmatch(text)
+    if match is None:
         raise ValueError(f"{quoted(text)} is not like ('ResNet-18 (batch size 64)', 1)")
     return match["type"], int(match["gpus"])
 
 
 def _rate(value: Any) -> float:
+    """Read steps/s. ValueError for anything else."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not 0 <= value <= MOST_STEPS_PER_S:
         raise ValueError(f"{value!r:.80} is no throughput")
