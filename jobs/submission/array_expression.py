@@ -49,27 +49,31 @@ def array_indices(value: object) -> ArraySpec:
     if len(text) > MAX_TEXT:
         raise FieldError(f"must have at most {MAX_TEXT} characters; use ranges such as 0-999:3")
     ranges = [_indices(piece) for piece in text.split(",")]
-    if (count := sum(map(len, ranges))) > MAX_ELEMENTS:
+    count = sum(len(one_range) for one_range in ranges)
+    if count > MAX_ELEMENTS:
         raise _too_many(count)
     indices = sorted(set(chain.from_iterable(ranges)))
     return ArraySpec(tuple(indices), _limit(limit) if percent else None, text)
 
 
 def _indices(piece: str) -> range:
+    """Return the indices of one index or range. Raises FieldError."""
     match = _PIECE.fullmatch(piece) if piece.isascii() else None
     if match is None or max(map(len, piece.replace(":", "-").split("-"))) > 9:
         raise FieldError(f"{called(piece)} is no index and no range; {_EXAMPLE}")
-    first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+    first = int(match[1])
+    last = int(match[2] or first)
+    step = int(match[3] or 1)
     if step == 0:
         raise FieldError(f"{piece} has the step 0; the step must be at least 1")
     if first > last:
         raise FieldError(f"{piece} runs backwards; write {last}-{first}")
     if last > MAX_INDEX:
         raise FieldError(f"has the index {last}; the highest is {MAX_INDEX}")
-    found = range(first, last + 1, step)
-    if len(found) > MAX_ELEMENTS:
-        raise _too_many(len(found))
-    return found
+    indices = range(first, last + 1, step)
+    if len(indices) > MAX_ELEMENTS:
+        raise _too_many(len(indices))
+    return indices
 
 
 def _too_many(count: int) -> FieldError:
@@ -77,6 +81,7 @@ def _too_many(count: int) -> FieldError:
 
 
 def _limit(text: str) -> int:
+    """Return the number after %, how many elements may run at a time. Raises FieldError."""
     if not (text.isascii() and text.isdecimal()) or len(text) > 9 or int(text) == 0:
         raise FieldError(f"%{text[:20]}: the number of elements at a time must be at least 1")
     return int(text)

@@ -167,7 +167,9 @@ class _Reading:
         plain = {name: self._read(name, *reading) for name, reading in _PLAIN.items()}
         if "name" not in self.data:
             self._problem("name", "is missing; give the job a short name")
-        kind, hold, walltime_s = plain.pop("kind"), plain.pop("hold"), plain.pop("walltime")
+        kind = plain.pop("kind")
+        hold = plain.pop("hold")
+        walltime_s = plain.pop("walltime")
         batch = not STEPS & set(self.data)
         epochs, steps_per_epoch = (1, 1) if batch else self._steps()
         gpus_min, gpus_max = self._gpus(0 if batch else 1)
@@ -185,18 +187,29 @@ class _Reading:
         end["preemptible"] = self._read("preemptible", end["preemptible"], fields.flag)
         known = partial(fields.choice, known=ON_WALLTIME)
         end["on_walltime"] = self._read("on_walltime", end["on_walltime"], known)
-        types, runtime = self._allowed_types(), self._runtime()
-        image, command = self._image(runtime), self._command(runtime)
+        types = self._allowed_types()
+        runtime = self._runtime()
+        image = self._image(runtime)
+        command = self._command(runtime)
         array: ArraySpec | None = self._read("array", None, array_indices)
-        environment, waits = self._environment(team), self._waits(cluster, array, plain["name"])
+        environment = self._environment(team)
+        waits = self._waits(cluster, array, plain["name"])
         times = self._times(zone)
         if cluster and not self.problems:
-            needs = plain["cores"], plain["memory_gb"], plain["labels"]
-            resources = tuple(plain["resources"].items())
-            seats = plain["units"], plain["units_per_node"], plain["nodes"]
-            kind_of_job = batch, plain["may_mix"]
             demand = Demand(
-                gpus_min, gpus_max, types, *needs, runtime, resources, *seats, *kind_of_job
+                gpus_min=gpus_min,
+                gpus_max=gpus_max,
+                allowed_types=types,
+                cores=plain["cores"],
+                memory_gb=plain["memory_gb"],
+                labels=plain["labels"],
+                runtime=runtime,
+                resources=tuple(plain["resources"].items()),
+                units=plain["units"],
+                units_per_node=plain["units_per_node"],
+                nodes=plain["nodes"],
+                batch=batch,
+                may_mix=plain["may_mix"],
             )
             self._feasible(cluster, demand)
         if plain["script"] and not batch:
@@ -214,11 +227,17 @@ class _Reading:
         self.warnings += warnings_of(job)
         for dependency in waits.of_all:
             dependency.job = job
-        warnings = tuple(self.warnings)
         return JobRequest(
-            job, kind, hold, tuple(waits.of_all), warnings, array, waits.of_index,
-            waits.one_suffices, self.test_only,
-        )  # fmt: skip
+            job=job,
+            kind=kind,
+            hold=hold,
+            dependencies=tuple(waits.of_all),
+            warnings=tuple(self.warnings),
+            array=array,
+            of_index=waits.of_index,
+            one_suffices=waits.one_suffices,
+            test_only=self.test_only,
+        )
 
     # -- reading
 

@@ -1,11 +1,9 @@
 """Dependencies of a submitted job: references become rows, and bad ones messages."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import reduce
-from operator import or_
 from uuid import UUID
 
 from django.contrib.auth.models import AnonymousUser, User
@@ -25,19 +23,20 @@ from loadmaster.slurm.scripts.numbers import read_number
 AFTERCORR = "aftercorr"
 """Condition of an array: each element waits until that of the same index has completed."""
 
-NAMED = 5
-"""Elements that a message names."""
+MOST_NAMED = 5
+"""Most elements that a message names."""
 
 MOST_OF_ONE_NAME = 200
-"""Unfinished jobs and arrays for which a singleton waits."""
+"""Most unfinished jobs and arrays for which a singleton waits."""
 
 
 @dataclass(slots=True)
 class Waits:
-    """Dependencies of each of the submitted jobs, those of elements by index, and problems.
+    """Dependencies of a submission, and the problems with them.
 
-    `one_suffices`: each job waits for one of them, not for all. `never`: dependencies that can
-    never be satisfied, in words.
+    `of_all`: dependencies of the job, or of every element of an array. `of_index`: by index of an
+    element, the jobs that it waits for besides. `one_suffices`: each job waits for one of its
+    dependencies, not for all. `never`: messages about dependencies that can never be satisfied.
     """
 
     one_suffices: bool = False
@@ -56,135 +55,144 @@ class Waits:
 def waits_of(
     user: User | AnonymousUser,
     cluster: Cluster,
-    wanted: Conditions,
+    conditions: Conditions,
     indices: Sequence[int] | None,
     name: str,
 ) -> Waits:
     """Return the dependencies of a job, or of the elements of an array.
 
-    `wanted`, by reference: the id or number of a job or array, with an index (ID_3) for an
+    A reference of `conditions` is the id or number of a job or array, with an index (ID_3) for an
     element; or `singleton`. `indices` are those of the submitted array, None for a single job;
     `name` is the job's.
     """
-    waits = Waits(wanted.one_suffices)
-    conditions = dict(wanted.by_reference)
-    is_singleton = conditions.pop(SINGLETON, None) is not None
+    waits = Waits(conditions.one_suffices)
+    condition_by_reference = dict(conditions.by_reference)
+    is_singleton = condition_by_reference.pop(SINGLETON, None) is not None
 
-    # 1. Turn numbers into ids; a number that nothing visible has stays as it is.
+    # 1. Find the jobs, arrays and elements that the references mean.
     visible = visible_jobs(user).filter(cluster=cluster)
-    references = {text: element_of(text) for text in conditions}
-    ids = _ids({base for base, _ in references.values()}, visible)
-    references = {text: (ids.get(base, base), index) for text, (base, index) in references.items()}
+    references = _read_references(condition_by_reference, visible)
+    ids = {UUID(one.target) for one in references.values() if not one.target.isdecimal()}
+    jobs = {str(job.pk): job for job in visible.filter(pk__in=ids)}
+    visible_arrays = visible.filter(array__in=ids).order_by().values("array").distinct()
+    arrays = {str(array.pk): array for array in JobArray.objects.filter(pk__in=visible_arrays)}
+    elements = _elements(references.values(), arrays)
 
-    # 2. Read the jobs, arrays and elements that are meant.
-    bases = {UUID(base) for base, _ in references.values() if not base.isdecimal()}
-    jobs = {str(job.pk): job for job in visible.filter(pk__in=bases)}
-    of_arrays = visible.filter(array__in=bases).order_by().values("array").distinct()
-    arrays = {str(array.pk): array for array in JobArray.objects.filter(pk__in=of_arrays)}
-    states = states_of(array.pk for array in arrays.values())
+    # 2. Nothing can wait for an array of which elements are still to be written.
     unfinished = UnfinishedArray.objects.filter(array__in=list(arrays.values()))
     for pk in unfinished.values_list("pk", flat=True):
         waits.problems.append(f"array {pk} is still being submitted; try again in a minute")
-    elements = _elements(
-        (arrays[base], index) for base, index in references.values() if base in arrays
-    )
 
     # 3. Note the dependency of each condition, or the problem with it.
-    for text, condition in conditions.items():
-        base, index = references[text]
-        delay = wanted.delays.get(text, NO_DELAY)
-        array = arrays.get(base)
-        if array is not None and index is not None:
-            element = elements.get((array.pk, index))
-            if element is None:
-                known = f"its indices are {array.indices}"
-                waits.problems.append(f"array {array.pk} has no element {index}; {known}")
+    states = states_of(array.pk for array in arrays.values())
+    for text, condition in condition_by_reference.items():
+        reference = references[text]
+        delay = conditions.delays.get(text, NO_DELAY)
+        array = arrays.get(reference.target)
+        if array is not None and reference.index is not None:
+            element = elements.get((array.pk, reference.index))
+            if element is not None:
+                _wait_for_job(waits, text, element, condition, delay)
             else:
-                _on_job(waits, text, element, condition, delay)
+                missing = f"array {array.pk} has no element {reference.index}"
+                waits.problems.append(f"{missing}; its indices are {array.indices}")
         elif array is not None and condition == AFTERCORR:
-            _correlate(waits, array, indices)
+            _wait_for_same_index(waits, array, indices)
         elif array is not None:
-            _on_array(waits, array, condition, states.get(array.pk, {}), delay)
-        elif base in jobs and index is None:
-            _on_job(waits, text, jobs[base], condition, delay)
+            _wait_for_array(waits, array, condition, states.get(array.pk, {}), delay)
+        elif reference.target in jobs and reference.index is None:
+            _wait_for_job(waits, text, jobs[reference.target], condition, delay)
         else:
-            unknown = f"there is no job or array {base} that you can see in cluster {cluster}"
-            waits.problems.append(unknown)
-    if is_singleton:
-        _on_jobs_of_one_name(waits, user, cluster, name)
+            missing = f"there is no job or array {reference.target}"
+            waits.problems.append(f"{missing} that you can see in cluster {cluster}")
 
-    # 4. All must be satisfied some day; of alternatives one.
-    if not waits.one_suffices or not (waits.of_all or waits.of_index):
+    # 4. A singleton waits for jobs of its name, unless it waits for them already.
+    if is_singleton:
+        _wait_for_jobs_of_one_name(waits, user, cluster, name)
+
+    # 5. A dependency that can never be satisfied is a problem, unless another one suffices.
+    has_possible = bool(waits.of_all or waits.of_index)
+    if not (waits.one_suffices and has_possible):
         waits.problems += waits.never
     return waits
 
 
-def _on_jobs_of_one_name(
-    waits: Waits, user: User | AnonymousUser, cluster: Cluster, name: str
-) -> None:
-    """Let the job wait for the ends of all the user's earlier jobs with its name.
+# -- references
 
-    Every other condition on one of them implies its end, but for `after`, which becomes one.
+
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """Job or array that a user names: its id, or a number that nothing visible has.
+
+    `index`: of an element of the array, else None.
     """
-    known = {dependency.on_id or dependency.on_array_id for dependency in waits.of_all}
-    started_only = [one for one in waits.of_all if one.condition == Condition.AFTER]
-    same_name = Job.objects.filter(
-        user_id=user.pk or 0,  # anonymous users have no jobs
-        cluster=cluster,
-        name=name,
-        state__in=[str(state) for state in ACTIVE],
-    ).order_by("submitted_at")
-    singles = list(same_name.filter(array=None)[: MOST_OF_ONE_NAME + 1])
-    of_arrays = same_name.exclude(array=None).order_by().values("array").distinct()
-    arrays = list(JobArray.objects.filter(pk__in=of_arrays)[: MOST_OF_ONE_NAME + 1])
-    if len(singles) + len(arrays) > MOST_OF_ONE_NAME:
-        limit = f"waits for at most {MOST_OF_ONE_NAME} jobs, and more are called {name}"
-        waits.problems.append(f"{SINGLETON}: {limit}; wait for some to end")
-        return
-    ids = {*(job.pk for job in singles), *(array.pk for array in arrays)}
-    for dependency in started_only:
-        if dependency.on_id in ids or dependency.on_array_id in ids:
-            dependency.condition = Condition.AFTERANY
-    for job in singles:
-        if job.pk not in known:
-            waits.add(Dependency(on=job, condition=Condition.AFTERANY))
-    for array in arrays:
-        if array.pk not in known:
-            waits.add(Dependency(on_array=array, condition=Condition.AFTERANY))
+
+    target: str
+    index: int | None
 
 
-def _ids(texts: Iterable[str], visible: QuerySet[Job]) -> dict[str, str]:
-    """Return the ids of the visible jobs and arrays whose numbers are among these texts."""
-    numbers = {text: read_number(text) for text in texts}
-    valid = {number for number in numbers.values() if number is not None}
-    if not valid:
+def _read_references(texts: Collection[str], visible: QuerySet[Job]) -> dict[str, _Reference]:
+    """Return the references of these texts, with ids in place of the numbers of visible jobs."""
+    # 1. Read numbers. A text may be an id, which has none.
+    number_by_target: dict[str, int] = {}
+    for text in texts:
+        target, _ = element_of(text)
+        number = read_number(target)
+        if number is not None:
+            number_by_target[target] = number
+
+    # 2. Look them up. Numbers are used again after the greatest one, so a job and an array may have
+    #    the same: then the array is meant.
+    ids: dict[int, UUID] = {}
+    if number_by_target:
+        numbers = set(number_by_target.values())
+        ids.update(jobs_with_numbers(visible, numbers))
+        ids.update(arrays_with_numbers(visible, numbers))
+
+    # 3. Replace those that are known.
+    references: dict[str, _Reference] = {}
+    for text in texts:
+        target, index = element_of(text)
+        number = number_by_target.get(target)
+        if number is not None and number in ids:
+            target = str(ids[number])
+        references[text] = _Reference(target, index)
+    return references
+
+
+def _elements(
+    references: Collection[_Reference], arrays: Mapping[str, JobArray]
+) -> dict[tuple[UUID, int], Job]:
+    """Return the existing elements that references name, by array and index; one query."""
+    is_named = Q()
+    for reference in references:
+        if reference.target in arrays and reference.index is not None:
+            array = arrays[reference.target]
+            is_named |= Q(array=array, array_index=reference.index)
+    if not is_named:
         return {}
-    # Numbers are used again after the greatest one: a job and an array may then have the same.
-    ids = {**jobs_with_numbers(visible, valid), **arrays_with_numbers(visible, valid)}
-    return {text: str(ids[number]) for text, number in numbers.items() if number in ids}
+    elements: dict[tuple[UUID, int], Job] = {}
+    for job in Job.objects.filter(is_named):
+        if job.array_id is not None and job.array_index is not None:
+            elements[job.array_id, job.array_index] = job
+    return elements
 
 
-def _elements(wanted: Iterable[tuple[JobArray, int | None]]) -> dict[tuple[UUID, int | None], Job]:
-    """Return the existing elements by array and index; an array without index is skipped."""
-    conditions = [Q(array=array, array_index=index) for array, index in wanted if index is not None]
-    if not conditions:
-        return {}
-    jobs = Job.objects.filter(reduce(or_, conditions))
-    return {(job.array_id, job.array_index): job for job in jobs if job.array_id}
+# -- dependencies
 
 
-def _on_job(waits: Waits, text: str, job: Job, condition: str, delay: timedelta) -> None:
+def _wait_for_job(waits: Waits, text: str, job: Job, condition: str, delay: timedelta) -> None:
     """Let the submitted jobs wait for a job or an element; `text` is how the user names it."""
     if condition == AFTERCORR:
         waits.problems.append(f"aftercorr:{text}: is for whole arrays; use afterok for one job")
-    elif not can_be_satisfied(condition, {job.state}) and job.is_over:
+    elif job.is_over and not can_be_satisfied(condition, {job.state}):
         never = f"job {text} is {job.state}, so {condition} can never be satisfied"
         waits.never.append(f"{never}; requeue it first, or leave it out")
     else:
         waits.add(Dependency(on=job, condition=condition), delay)
 
 
-def _on_array(
+def _wait_for_array(
     waits: Waits, array: JobArray, condition: str, states: Mapping[str, int], delay: timedelta
 ) -> None:
     """Let the submitted jobs wait for a whole array; `states`: number of elements by state."""
@@ -196,29 +204,76 @@ def _on_array(
     waits.never.append(f"{never}; requeue them first, or leave it out")
 
 
-def _correlate(waits: Waits, array: JobArray, indices: Sequence[int] | None) -> None:
+def _wait_for_same_index(waits: Waits, array: JobArray, indices: Sequence[int] | None) -> None:
     """Let each element wait for that of its index; all must exist and may still complete."""
     if indices is None:
         waits.problems.append(f"aftercorr:{array.pk}: is for arrays; give the job an array field")
         return
-    ids = dict[int, UUID]()
-    missing = list[int]()
-    never = list[int]()
+
+    # 1. Look for the element of each index.
     rows = array.jobs.values_list("array_index", "pk", "state")
     others = {index: (pk, state) for index, pk, state in rows}
+    missing: list[int] = []
+    not_completing: list[int] = []
     for index in indices:
         if index not in others:
             missing.append(index)
             continue
-        pk, state = others[index]
-        ids[index] = pk
+        _, state = others[index]
         if not can_be_satisfied(Condition.AFTEROK, {state}):
-            never.append(index)
-    for wrong, what in ((missing, "no element"), (never, "a failed or cancelled element")):
-        if wrong:
-            named = ", ".join(str(index) for index in wrong[:NAMED])
-            more = ", ..." if len(wrong) > NAMED else ""
-            waits.problems.append(f"aftercorr:{array.pk}: the array has {what} {named}{more}")
-    if not missing and not never:
+            not_completing.append(index)
+
+    # 2. Note the problems, or the dependencies.
+    where = f"aftercorr:{array.pk}: the array has"
+    if missing:
+        waits.problems.append(f"{where} no element {_some(missing)}")
+    if not_completing:
+        waits.problems.append(f"{where} a failed or cancelled element {_some(not_completing)}")
+    if not missing and not not_completing:
         for index in indices:
-            waits.of_index[index].append(ids[index])
+            pk, _ = others[index]
+            waits.of_index[index].append(pk)
+
+
+def _some(indices: Sequence[int]) -> str:
+    """Return the first MOST_NAMED of these indices in words."""
+    words = ", ".join(str(index) for index in indices[:MOST_NAMED])
+    return f"{words}, ..." if len(indices) > MOST_NAMED else words
+
+
+def _wait_for_jobs_of_one_name(
+    waits: Waits, user: User | AnonymousUser, cluster: Cluster, name: str
+) -> None:
+    """Let the job wait for the ends of all the user's earlier jobs with its name."""
+    # 1. Read the jobs outside of arrays, and the arrays.
+    same_name = Job.objects.filter(
+        user_id=user.pk or 0,  # anonymous users have no jobs
+        cluster=cluster,
+        name=name,
+        state__in=[str(state) for state in ACTIVE],
+    ).order_by("submitted_at")
+    singles = list(same_name.filter(array=None)[: MOST_OF_ONE_NAME + 1])
+    with_elements = same_name.exclude(array=None).order_by().values("array").distinct()
+    arrays = list(JobArray.objects.filter(pk__in=with_elements)[: MOST_OF_ONE_NAME + 1])
+    if len(singles) + len(arrays) > MOST_OF_ONE_NAME:
+        limit = f"waits for at most {MOST_OF_ONE_NAME} jobs, and more are called {name}"
+        waits.problems.append(f"{SINGLETON}: {limit}; wait for some to end")
+        return
+
+    # 2. The job may wait for some of them already. `after` is satisfied before the end, so it
+    #    becomes `afterany`; every other condition implies the end.
+    ids = {job.pk for job in singles} | {array.pk for array in arrays}
+    waited_for = set()
+    for dependency in waits.of_all:
+        target = dependency.on_id or dependency.on_array_id
+        waited_for.add(target)
+        if dependency.condition == Condition.AFTER and target in ids:
+            dependency.condition = Condition.AFTERANY
+
+    # 3. Wait for the others too.
+    for job in singles:
+        if job.pk not in waited_for:
+            waits.add(Dependency(on=job, condition=Condition.AFTERANY))
+    for array in arrays:
+        if array.pk not in waited_for:
+            waits.add(Dependency(on_array=array, condition=Condition.AFTERANY))

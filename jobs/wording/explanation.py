@@ -36,10 +36,10 @@ def explain(
     if state != "queued":
         return Explanation(STATES.get(state, ""))
     facts = Facts(detail if isinstance(detail, Mapping) else {}, names, now)
-    known = REASONS.get(code)
-    if known is None:
+    reason = REASONS.get(code)
+    if reason is None:
         return Explanation(f"{code.replace('_', ' ').capitalize()}.", lists=facts.lists())
-    return Explanation(known.sentence(facts), known.remedy(facts), facts.lists())
+    return Explanation(reason.sentence(facts), reason.remedy(facts), facts.lists())
 
 
 def reason_for_waiting(

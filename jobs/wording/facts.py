@@ -8,16 +8,22 @@ from typing import Any
 from policies.placement.waiting.reasons import MOST_NAMED
 
 UNITS: Mapping[str, tuple[str, str]] = {
-    "gpus": ("GPU", "GPUs"), "healthy_gpus": ("healthy GPU", "healthy GPUs"),
-    "cores": ("core", "cores"), "memory_gb": ("GB of memory", "GB of memory"),
+    "gpus": ("GPU", "GPUs"),
+    "healthy_gpus": ("healthy GPU", "healthy GPUs"),
+    "cores": ("core", "cores"),
+    "memory_gb": ("GB of memory", "GB of memory"),
     "units": ("unit", "units"),
-}  # fmt: skip
-"""Words of one and of several of what a node may have too little of."""
+}
+"""Singular and plural of each resource of which a node may have too little."""
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Details of a reason. `names`: of nodes and of jobs that the reader may see, by id."""
+    """Stored details of a reason for waiting, for one reader.
+
+    `names`: by id, those of nodes, and of the jobs that the reader may see. `now`: times that are
+    not later have passed and are not shown.
+    """
 
     detail: Mapping[str, Any] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
@@ -65,30 +71,34 @@ class Facts:
 
     def lists(self) -> tuple[tuple[str, str], ...]:
         """Everything that is known, with headings, for a reader who asks."""
-        found = [
+        lists = [
             ("Nodes", self._all("nodes", "of unknown name")),
             ("Jobs", self._all("jobs", "of other teams")),
             ("Not here", ", ".join(texts_of(self.detail.get("missing")))),
             ("There are", ", ".join(texts_of(self.detail.get("offered")))),
-            ("Too little", "; ".join(map(lack_in_words, lacks_of(self.detail)))),
+            ("Too little", "; ".join(lack_in_words(lack) for lack in lacks_of(self.detail))),
             ("Price", _price(self.detail)),
             ("Last failure", str(self.detail.get("why") or "")),
         ]
-        return tuple((heading, text) for heading, text in found if text)
+        return tuple((heading, text) for heading, text in lists if text)
 
     def _known(self, name: str) -> list[str]:
-        return [self.names[i] for i in texts_of(self.detail.get(name)) if i in self.names]
+        """Return the names, among those of a list of ids, that the reader may see."""
+        return [self.names[key] for key in texts_of(self.detail.get(name)) if key in self.names]
 
     def _hidden(self, name: str) -> int:
+        """Return the number of ids of a list whose names the reader may not see."""
         return len(texts_of(self.detail.get(name))) - len(self._known(name))
 
     def _all(self, name: str, others: str) -> str:
-        hidden, named = self._hidden(name), self._known(name)
+        """Return all names of a list, and the number of `others`, whose names are hidden."""
+        words = self._known(name)
+        hidden = self._hidden(name)
         if hidden:
-            named.append(f"{hidden} {others}")
+            words.append(f"{hidden} {others}")
         if len(texts_of(self.detail.get(name))) >= MOST_NAMED:
-            named.append("perhaps more")
-        return ", ".join(named)
+            words.append("perhaps more")
+        return ", ".join(words)
 
 
 def _price(detail: Mapping[str, Any]) -> str:
@@ -145,6 +155,7 @@ def lacks_of(detail: Mapping[str, Any]) -> list[tuple[str, float, float]]:
 
 
 def lack_in_words(lack: tuple[str, float, float]) -> str:
+    """Return a shortage of `lacks_of` in words, after "It needs"."""
     name, wanted, most = lack
     has = f"at most {most:g}" if most else "none"
     return f"{amount_in_words(name, wanted)}, and nodes that suit it have {has}"

@@ -23,19 +23,25 @@ COST_OF_WAITING = (
 )
 
 FEATURES: Mapping[str, str] = {
-    "limits": "time limits", "signal": "signals before the end", "batch": "scripts and units",
+    "limits": "time limits",
+    "signal": "signals before the end",
+    "batch": "scripts and units",
     "container_scripts": "scripts in images",
-}  # fmt: skip
-"""Words of what agents may be too old for."""
+}
+"""Words for each feature that an old agent may lack."""
 
 VERBS: Mapping[str, str] = {
-    "afterok": "to complete", "afternotok": "to fail", "afterany": "to end", "after": "to start",
+    "afterok": "to complete",
+    "afternotok": "to fail",
+    "afterany": "to end",
+    "after": "to start",
     "singleton": "to end",
-}  # fmt: skip
-"""Words of what a job waits for, by the condition of its dependency."""
+}
+"""Words for what the other job must do, by the condition of the dependency."""
 
 
 Words = Callable[[Facts], str]
+"""Function from the facts of a reason to a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +89,24 @@ def _from(at: str) -> str:
 def _better_node(facts: Facts) -> str:
     if not facts.nodes:
         return "Another node costs less."
-    costs, are = ("costs", "is") if facts.is_one_node else ("cost", "are")
+    costs = "costs" if facts.is_one_node else "cost"
     if facts.jobs:
+        are = "is" if facts.is_one_node else "are"
         return f"{facts.nodes} {costs} less and {are} held by {facts.jobs}."
     return f"{facts.nodes} {costs} less."
 
 
 def _reserved(facts: Facts) -> str:
-    gpus, at = facts.detail.get("gpus"), facts.at("from_s")
+    jobs = facts.jobs or "another job"
+    at = facts.at("from_s")
     start = f" from {at}" if at else ""
     if not facts.is_one_node:
-        return f"Free GPUs are reserved for {facts.jobs or 'another job'}{start}."
+        return f"Free GPUs are reserved for {jobs}{start}."
+    gpus = facts.detail.get("gpus")
     count = ""
     if isinstance(gpus, int) and gpus:
         count = f", {amount_in_words('gpus', gpus)}"
-    return f"{facts.nodes} is reserved for {facts.jobs or 'another job'}{count}{start}."
+    return f"{facts.nodes} is reserved for {jobs}{count}{start}."
 
 
 def _awaiting_profile(facts: Facts) -> str:
@@ -137,7 +146,8 @@ def _types_unavailable(facts: Facts) -> str:
 
 
 def _label_unavailable(facts: Facts) -> str:
-    missing, offered = texts_of(facts.detail.get("missing")), texts_of(facts.detail.get("offered"))
+    missing = texts_of(facts.detail.get("missing"))
+    offered = texts_of(facts.detail.get("offered"))
     if not missing:
         return "No node has the labels that it needs."
     noun = "label" if len(missing) == 1 else "labels"
@@ -204,10 +214,11 @@ def _dependency(facts: Facts) -> str:
     # 2. A part of the sentence for each condition.
     one_suffices = bool(facts.detail.get("one_suffices"))
     joined_by = "or" if one_suffices else "and"
-    parts = [
-        _what_must_happen(condition, facts.some_jobs(jobs, joined_by))
-        for condition, jobs in groups.items()
-    ]
+    parts = []
+    for condition, jobs in groups.items():
+        parts.append(_what_must_happen(condition, facts.some_jobs(jobs, joined_by)))
+
+    # 3. The sentence, without the parts that make it too long.
     words = 2 + len(f" {joined_by} ".join(parts).split())  # with "It waits"
     if len(parts) > 2 or words > MOST_WORDS:
         parts = [parts[0], "for other jobs"]
