@@ -23,8 +23,8 @@ from clusters.models import (
     NodeEvent,
     RescheduleEvent,
 )
-from clusters.models.nodes import Role
-from clusters.services.enrolment import sha256
+from clusters.models.nodes import DESCRIPTION, Role
+from clusters.services.enrolment import TOKEN_BYTES, sha256
 from clusters.services.nodes import (
     NodeStateError,
     node_cordon,
@@ -115,6 +115,7 @@ class ClusterAdmin(OperatorAdmin):
     def save_model(
         self, request: HttpRequest, obj: Cluster, form: ModelForm[Cluster], change: bool
     ) -> None:
+        # The columns that did not change stay: among them is the lock of a round that may run.
         save_changed(obj, form.changed_data)
         if change and ROUND_FIELDS & set(form.changed_data):
             costs_changed([obj])
@@ -179,14 +180,7 @@ class NodeAdmin(OperatorAdmin):
     inlines = (DeviceInline, ImplausibleInline)
     actions = ("cordon", "uncordon", "drain", "to_production", "to_profiling", "to_both")
     readonly_fields = (
-        "cluster",
-        "gpu_type",
-        "role",
-        "state",
-        "drain_until",
-        "reason",
-        "cores",
-        "memory_gb",
+        *DESCRIPTION,
         "machine_id",
         "boot_id",
         "epoch",
@@ -279,13 +273,15 @@ class EnrolmentTokenAdmin(AppendOnly):
     def save_model(
         self, request: HttpRequest, obj: EnrolmentToken, form: Any, change: bool
     ) -> None:
-        token = secrets.token_urlsafe(32)
+        # The database keeps only the hash, so the token itself is shown once, in a message.
+        token = secrets.token_urlsafe(TOKEN_BYTES)
         obj.sha256 = sha256(token)
         obj.created_by = person(request)
         super().save_model(request, obj, form, change)
         self.message_user(request, f"The token, shown this once: {token}", messages.WARNING)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Permit the deletion of unused tokens; a used one is part of its node's history."""
         return self.has_view_permission(request) and (obj is None or obj.used_at is None)
 
 

@@ -1,3 +1,5 @@
+"""Forms of the administration of clusters and GPUs."""
+
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -21,11 +23,14 @@ class ClusterForm(PlainModelForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        # 1. The policies to choose from. The page of a user who may only look has no such field.
         policy_field = self.fields.get("policy")
         if policy_field is not None:
             choices = [(entry.name, _label(entry)) for entry in registry.entries()]
             policy_field.widget = UnfoldAdminSelectWidget(choices=choices)
             policy_field.help_text = "Decides what runs where; takes effect at the next round."
+
+        # 2. The parameters of the policy that is chosen or saved.
         parameters_field = self.fields.get("policy_parameters")
         if parameters_field is not None:
             policy = self["policy"].value() or registry.DEFAULT
@@ -54,8 +59,7 @@ class DeviceForm(PlainModelForm):
             holders = "a job holds" if slots_held == 1 else f"{slots_held} jobs hold"
             raise ValidationError(
                 f"must be from {slots_held} to {MOST_SLOTS}: {holders} it now; cancel or move one,"
-                " or wait"
-                " until it has ended"
+                " or wait until it has ended"
             )
         return slots
 

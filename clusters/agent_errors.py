@@ -95,10 +95,10 @@ def stale_assignment(detail: str) -> AgentCallError:
 INT = 2_147_483_647
 """Largest integer that a column of the database holds."""
 
-# The most that a node may have:
 MOST_CORES = 4096
 MOST_NODE_MEMORY_GB = 65_536
 MOST_FEATURES = 64
+"""Most cores, memory and features that a node may register."""
 
 
 def check_text(field: str, text: str, longest: int, *, empty: bool = True) -> None:
@@ -129,12 +129,16 @@ def check_devices(devices: tuple[DeviceReport, ...]) -> None:
     """Refuse a list with too many GPUs, one of them twice, or several types."""
     if len(devices) > MOST_DEVICES:
         raise invalid("devices", f"a node may have {MOST_DEVICES} GPUs, not {len(devices)}")
+
+    # 1. Each GPU by itself.
     for index, device in enumerate(devices):
         check_text(f"devices[{index}].uuid", device.uuid, 100, empty=False)
         check_text(f"devices[{index}].parent_uuid", device.parent_uuid, 100)
         check_text(f"devices[{index}].mig_profile", device.mig_profile, 50)
         check_number(f"devices[{index}].slots", device.slots, 1, MOST_SLOTS)
         check_number(f"devices[{index}].memory_gb", device.memory_gb, 0, MOST_MEMORY_GB)
+
+    # 2. All of them together.
     if len({device.uuid for device in devices}) < len(devices):
         raise invalid("devices", "a uuid is there twice; every device needs its own")
     types = sorted({device.gpu_type for device in devices})

@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo
 
-from clusters.energy import wall_clock_edges
+from clusters.energy import wall_clock_edges, within_hours
 from policies.contract.snapshot import PowerCapStep
 
 T = TypeVar("T")
@@ -44,10 +44,9 @@ class CapHours:
 
     def covers(self, local: datetime) -> bool:
         """Return True if the cap holds at a wall-clock time of the cluster."""
-        is_valid = self.valid_from <= local.date() <= self.valid_until
-        if not is_valid or local.weekday() not in self.days or local.time() < self.from_time:
+        if not self.valid_from <= local.date() <= self.valid_until:
             return False
-        return self.to_time == time(0) or local.time() < self.to_time
+        return within_hours(local, self.days, self.from_time, self.to_time)
 
 
 def read_cap_hours(entries: object) -> tuple[CapHours, ...]:
@@ -190,4 +189,6 @@ def _days(value: object) -> frozenset[int]:
 
 
 def _date(default: date, value: Any) -> date:
-    return default if value is None else date.fromisoformat(value)
+    if value is None:
+        return default
+    return date.fromisoformat(value)

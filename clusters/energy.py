@@ -7,12 +7,12 @@ c[n, g] = P_n(g) / 1000 * price per kWh * PUE. Prices become steps in UTC.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 from itertools import groupby, pairwise
 from math import inf
-from operator import add, attrgetter
+from operator import attrgetter
 from zoneinfo import ZoneInfo
 
 from policies.contract.snapshot import PriceInterval
@@ -21,6 +21,16 @@ HOUR_S = 3600.0
 JOULES_PER_KWH = 3_600_000.0
 _SCAN_STEP_S = 6 * HOUR_S
 """Step of the search for clock changes: two changes are always further apart."""
+
+
+def within_hours(local: datetime, days: Set[int], from_time: time, to_time: time) -> bool:
+    """Return True if a wall-clock time is on one of these days, from `from_time` to `to_time`.
+
+    `days`: 0 (Monday) .. 6. `to_time` 00:00 is the day's end.
+    """
+    if local.weekday() not in days or local.time() < from_time:
+        return False
+    return to_time == time(0) or local.time() < to_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +45,7 @@ class Band:
 
     def covers(self, local: datetime) -> bool:
         """Return True if the band holds at a wall-clock time of the cluster."""
-        if local.weekday() not in self.days or local.time() < self.from_time:
-            return False
-        return self.to_time == time(0) or local.time() < self.to_time
+        return within_hours(local, self.days, self.from_time, self.to_time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +141,12 @@ class Priced:
     emissions_g: float = 0.0
 
     def __add__(self, other: Priced) -> Priced:
-        return Priced(*map(add, astuple(self), astuple(other)))
+        return Priced(
+            kwh=self.kwh + other.kwh,
+            facility_kwh=self.facility_kwh + other.facility_kwh,
+            cost=self.cost + other.cost,
+            emissions_g=self.emissions_g + other.emissions_g,
+        )
 
 
 def priced(power_w: float, from_s: float, to_s: float, steps: Sequence[PriceInterval]) -> Priced:
@@ -211,6 +224,8 @@ def _price_interval(
             break
     if tariff is None:
         return PriceInterval(from_s, to_s, 0.0, pue)
+
+    # 3. Its price and emissions.
     local = datetime.fromtimestamp(middle_s, zone)
     return PriceInterval(from_s, to_s, tariff.price_at(local), pue, tariff.emissions_at(local))
 

@@ -120,10 +120,13 @@ def usage_samples(
 
     A sample with implausible cores or memory is left out.
     """
-    plausible = []
+    # 1. The bounds of this launch on this machine.
     most_power_w = PEAKS * machine.peak_w * gpus
     most_cores = PEAKS * max(1.0, machine.cores)
     most_gb = PEAKS * max(1.0, machine.memory_gb)
+
+    # 2. Each sample: a figure out of its bounds is None, or ends the sample.
+    plausible = []
     for reported in samples:
         sample = replace(
             reported,

@@ -109,6 +109,7 @@ class _Columns:
 
 def _find_columns(header: Record) -> _Columns:
     """Find the columns by their names in the header. Raises SeriesError."""
+    # 1. All names are known.
     line, fields = header
     names = [field.lower() for field in fields]
     known = (*START_COLUMNS, *PRICE_COLUMNS, EMISSIONS_COLUMN)
@@ -116,12 +117,14 @@ def _find_columns(header: Record) -> _Columns:
     if unknown:
         raise SeriesError(f"line {line}: no such column: {unknown[0]}; known: {', '.join(known)}")
 
-    # A series has one column of times, one of prices, and no column twice.
+    # 2. A series has one column of times, one of prices, and no column twice.
     start_names = [name for name in names if name in START_COLUMNS]
     price_names = [name for name in names if name in PRICE_COLUMNS]
     if len(start_names) != 1 or len(price_names) != 1 or len(set(names)) != len(names):
         one_of = f"{', '.join(START_COLUMNS)}; {', '.join(PRICE_COLUMNS)}"
         raise SeriesError(f"line {line}: needs one column of times and one of prices: {one_of}")
+
+    # 3. Their positions.
     emissions = None
     if EMISSIONS_COLUMN in names:
         emissions = names.index(EMISSIONS_COLUMN)
@@ -157,6 +160,7 @@ def _start(line: int, text: str, zone: ZoneInfo, previous_start: datetime | None
     `previous_start`: of the step before. If a wall-clock time occurs twice and the first occurrence
     is not after it, the second one is meant.
     """
+    # 1. Read the time; one with an offset of its own is unambiguous.
     try:
         local = moment(text, zone)
         start = local.astimezone(UTC)
@@ -165,14 +169,16 @@ def _start(line: int, text: str, zone: ZoneInfo, previous_start: datetime | None
             f"line {line}: is no time such as 2026-05-01T13:00 or 2026-05-01T13:00Z: {text!r:.40}"
         ) from None
     if local.tzinfo is not zone:
-        return start  # it has an offset of its own
+        return start
 
-    # A wall-clock time in the hour that is skipped in spring is another one after a way to UTC.
+    # 2. A wall-clock time in the hour that clocks skip in spring does not survive a way to UTC.
     if start.astimezone(zone).replace(tzinfo=None) != local.replace(tzinfo=None):
         raise SeriesError(
             f"line {line}: {text} does not exist in {zone.key}, where clocks go forward; leave it"
             " out, or write times with an offset"
         )
+
+    # 3. Of a time that occurs twice in autumn, the second one follows the step before.
     if previous_start is not None and start <= previous_start:
         return local.replace(fold=1).astimezone(UTC)
     return start
@@ -237,6 +243,7 @@ def add_series(
 
     Raises SeriesError and ValidationError.
     """
+    # 1. Read the series and check the version that holds it.
     series = read_series(text, cluster.timezone)
     if "\0" in name:
         raise ValidationError({"name": "may hold no NUL character"})
@@ -249,18 +256,20 @@ def add_series(
         created_by=by,
     )
     tariff.full_clean()
+
+    # 2. Save it with its steps and its row of the audit, and ask for a round.
     with transaction.atomic():
         tariff.save()
-        rows = []
+        steps = []
         for step in series.steps:
-            row = TariffStep(
+            saved_step = TariffStep(
                 tariff=tariff,
                 starts_at=step.start,
                 price_per_kwh=step.price,
                 emissions_g_per_kwh=step.emissions_g,
             )
-            rows.append(row)
-        TariffStep.objects.bulk_create(rows, batch_size=1000)
+            steps.append(saved_step)
+        TariffStep.objects.bulk_create(steps, batch_size=1000)
         values = {
             "effective_from": tariff.effective_from,
             "effective_until": series.until,

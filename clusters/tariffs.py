@@ -125,9 +125,12 @@ def _band(row: TariffBand) -> Band:
 
 def add_tariff(tariff: EnergyTariff, bands: Sequence[TariffBand]) -> None:
     """Save a version of the prices with its bands, and ask for a round. Raises ValidationError."""
+    # 1. Check all of it before the first row is written; bands have no saved tariff yet.
     tariff.full_clean()
     for band in bands:
         band.full_clean(exclude=["tariff"])
+
+    # 2. Save the version with its row of the audit, and ask for a round.
     with transaction.atomic():
         tariff.save()
         for band in bands:

@@ -61,14 +61,17 @@ NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 WITHOUT_VALUE = frozenset(
     {"missing", "value_error", "json_invalid", "string_too_long", "string_too_short"}
 )
+"""Errors whose message does not show the value."""
 
 
 class FormError(ValueError):
     """Value that does not have the documented form: its `path`, and the `problem`."""
 
     def __init__(self, path: str, problem: str, name: str = "") -> None:
-        super().__init__(": ".join(part for part in (path or name, problem) if part))
-        self.path, self.problem = path, problem
+        place = path or name
+        super().__init__(f"{place}: {problem}" if place else problem)
+        self.path = path
+        self.problem = problem
 
 
 class Form(Generic[T]):
@@ -86,7 +89,7 @@ class Form(Generic[T]):
         return self.loads(text)
 
     def loads(self, text: bytes | str) -> T:
-        """`read` of a JSON text."""
+        """Return the dataclass that a JSON text describes; FormError names a wrong value."""
         try:
             return self.adapter.validate_json(text)
         except ValidationError as error:
@@ -119,67 +122,92 @@ class Form(Generic[T]):
 
     @cached_property
     def adapter(self) -> TypeAdapter[T]:
+        """Pydantic's reader and writer of the dataclass."""
         if "__pydantic_config__" not in vars(self.of):  # its parts inherit it
             self.of.__pydantic_config__ = STRICT  # type: ignore[attr-defined]  # pydantic's hook
         return TypeAdapter(self.of)
 
     @cached_property
     def _schema(self) -> dict[str, Any]:
+        """JSON Schema without title and version."""
         return self.adapter.json_schema(schema_generator=FormSchema)
 
     def _explained(self, error: ValidationError) -> FormError:
         """Return the first error in our words, unknown fields first, as they are often typos."""
+        # 1. The error, its place and the wrong value. Pydantic marks a wrong key of an object.
         unknown = "unexpected_keyword_argument"
-        first = min(error.errors(include_url=False), key=lambda e: e["type"] != unknown)
-        kind, loc, found = first["type"], first["loc"], first["input"]
-        if loc[-1:] == ("[key]",):
-            loc = loc[:-2]
-        path = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in loc).lstrip(".")
+        first = min(error.errors(include_url=False), key=lambda one: one["type"] != unknown)
+        kind = first["type"]
+        value = first["input"]
+        location = first["loc"]
+        if location[-1:] == ("[key]",):
+            location = location[:-2]
+        path = _path(location)
+
+        # 2. Errors whose remedy stands in the schema: other names, or limits.
         if kind == unknown:
-            known = ", ".join(self._schema_at(loc[:-1]).get("properties", ()))
+            known = ", ".join(self._schema_at(location[:-1]).get("properties", ()))
             return FormError(path, f"no such field; known are: {known}")
         if kind == "enum":
-            names = self._schema_at(loc).get("enum", ())
-            return FormError(path, f"must be one of {', '.join(names)}, not {found!r:.80}")
+            names = self._schema_at(location).get("enum", ())
+            return FormError(path, f"must be one of {', '.join(names)}, not {value!r:.80}")
         if kind in ("greater_than", "greater_than_equal", "less_than_equal"):
-            limits = self._schema_at(loc)
-            wanted = " and ".join(f"{s} {limits[k]:g}" for k, s in SIGNS.items() if k in limits)
-            given = found if isinstance(found, str) else shown(found)  # a number as text
-            return FormError(path, f"must be {wanted}, not {given:.40}")
+            schema = self._schema_at(location)
+            limits = [f"{sign} {schema[key]:g}" for key, sign in SIGNS.items() if key in schema]
+            text = value if isinstance(value, str) else shown(value)  # a number may come as text
+            return FormError(path, f"must be {' and '.join(limits)}, not {text:.40}")
+
+        # 3. All others.
         problem = PROBLEMS.get(kind, first["msg"]).format(**first.get("ctx", {}))
         if kind not in WITHOUT_VALUE:
-            problem += f", not {shown(found)}"
+            problem += f", not {shown(value)}"
         return FormError(path, problem, self.name)
 
-    def _schema_at(self, loc: tuple[int | str, ...]) -> dict[str, Any]:
+    def _schema_at(self, location: tuple[int | str, ...]) -> dict[str, Any]:
+        """Return the part of the schema that describes the value at a place in a document."""
         node = self._resolved(self._schema)
-        for part in loc:
+        for part in location:
             fields = node.get("properties", {})
             inner = fields.get(part) or node.get("items") or node.get("additionalProperties", {})
             node = self._resolved(inner)
         return node
 
     def _resolved(self, node: dict[str, Any]) -> dict[str, Any]:
-        node = node["anyOf"][0] if "anyOf" in node else node
+        """Return the schema that a node refers to; of a value that may be null its other form."""
+        if "anyOf" in node:
+            node = node["anyOf"][0]
         name = node.get("$ref", "").removeprefix("#/$defs/")
-        found: dict[str, Any] = self._schema["$defs"][name] if name else node
-        return found
+        if not name:
+            return node
+        definition: dict[str, Any] = self._schema["$defs"][name]
+        return definition
 
 
 class FormSchema(GenerateJsonSchema):
-    """JSON Schemas without a title for every field; an infinite default is null."""
+    """Generator of JSON Schemas without a title for every field; an infinite default is null."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
 
     def encode_default(self, dft: Any) -> Any:
-        return None if dft == inf else super().encode_default(dft)
+        if dft == inf:
+            return None
+        return super().encode_default(dft)
 
     def dataclass_schema(self, schema: Any) -> JsonSchemaValue:
         """Describe the object by its docstring on one line."""
-        found = super().dataclass_schema(schema)
-        found.pop("title", None)
-        return {**found, "description": " ".join((schema["cls"].__doc__ or "").split())}
+        json_schema = super().dataclass_schema(schema)
+        json_schema.pop("title", None)
+        docstring = schema["cls"].__doc__ or ""
+        return {**json_schema, "description": " ".join(docstring.split())}
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """Return a place in a document as text: jobs[2].name."""
+    path = ""
+    for part in location:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return path.lstrip(".")
 
 
 def canonical_bytes(form: Mapping[str, Any]) -> bytes:
@@ -190,12 +218,12 @@ def canonical_bytes(form: Mapping[str, Any]) -> bytes:
 
 
 def digest_of(form: Mapping[str, Any]) -> str:
-    """sha256 (hex) of the canonical bytes."""
+    """Return the sha256 (hex) of the canonical bytes of a form."""
     return digest_of_bytes(canonical_bytes(form))
 
 
 def digest_of_bytes(spelling: bytes) -> str:
-    """sha256 (hex) of these canonical bytes."""
+    """Return the sha256 (hex) of these canonical bytes."""
     return hashlib.sha256(spelling).hexdigest()
 
 
@@ -204,10 +232,10 @@ def check_version(form: Any, what: str, version: int) -> None:
     if not isinstance(form, dict):
         raise FormError("", f"must be an object, not {shown(form)}", what)
     if form.get("version") != version:
-        found = repr(form["version"]) if "version" in form else "none"
+        other = repr(form["version"]) if "version" in form else "none"
         raise FormError(
             "version",
-            f"this program reads version {version} of the {what}, not {found}; convert it or use"
+            f"this program reads version {version} of the {what}, not {other}; convert it or use"
             " the matching release",
         )
 
@@ -215,11 +243,13 @@ def check_version(form: Any, what: str, version: int) -> None:
 def cleaned(text: str, longest: int | None = None) -> str:
     """Return a text that a database can store, cut to `longest`; "?" for what it cannot keep."""
     whole = text.encode("utf-8", "replace").decode("utf-8").replace("\0", "?")
-    return whole if longest is None or len(whole) <= longest else f"{whole[:longest]}..."
+    if longest is None or len(whole) <= longest:
+        return whole
+    return f"{whole[:longest]}..."
 
 
 def shown(value: object) -> str:
-    """Value for an error message, cut short; texts are not shown."""
+    """Return a value for an error message, cut short; of a text only that it is one."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     for kind, name in ((dict, "an object"), (list, "an array"), (str, "a string")):
@@ -229,10 +259,14 @@ def shown(value: object) -> str:
 
 
 def _plain(value: Any) -> Any:
-    return dict(value) if isinstance(value, Mapping) else value.item()
+    """Return a mapping as a dict, and a number of NumPy as one of Python."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return value.item()
 
 
 def _null_for_inf(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    """Return the schema of a number that reads null as inf, and writes inf as null."""
     number = handler(source)
     return core_schema.no_info_wrap_validator_function(
         lambda value, read: inf if value is None else read(value),
@@ -246,9 +280,11 @@ def _null_for_inf(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
 
 
 def _object_of_pairs(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-    as_object = handler.generate_schema(dict.__class_getitem__(get_args(get_args(source)[0])))
+    """Return the schema of a tuple of (key, value) pairs that is an object in JSON."""
+    pair = get_args(source)[0]
+    as_object = handler.generate_schema(dict.__class_getitem__(get_args(pair)))
     return core_schema.no_info_after_validator_function(
-        lambda given: tuple(sorted(given.items())),
+        lambda mapping: tuple(sorted(mapping.items())),
         as_object,
         serialization=core_schema.plain_serializer_function_ser_schema(
             dict, return_schema=as_object
@@ -257,6 +293,7 @@ def _object_of_pairs(source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
 
 
 def _json_data(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of plain JSON data. Raises ValueError for other data."""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plain).encode()
     except (TypeError, ValueError, AttributeError, RecursionError) as error:

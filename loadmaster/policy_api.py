@@ -50,4 +50,4 @@ __all__ = [
     "ResourceUse", "Running", "SlotHold", "Snapshot", "SolverFailedError", "Source",
     "TeamOrder", "TeamView", "Throughput", "Trigger", "UnknownPolicyError", "Violation",
     "WaitCode", "Waiting", "parameter", "validate_plan",
-]  # fmt: skip
+]  # fmt: skip  # a long list of names

@@ -6,56 +6,76 @@
 import re
 from itertools import repeat
 
-_SPACE, _DOUBLE = 1, 4
+_SPACE = 1
+_DOUBLE = 4
+"""Groups of the patterns below: white space, and text in double quotes."""
 
 
-def _pieces(of_none: str) -> re.Pattern[str]:
-    """Pattern of space, bare text without `of_none`, text in ' and in ", and what follows a \\."""
-    bare = rf"""([ \t\r\n]+)|([^'"\\ \t\r\n{of_none}]+)"""
+def _pieces(excluded: str) -> re.Pattern[str]:
+    """Return the pattern of a piece of a word, with a group for each kind.
+
+    The kinds are white space, bare text without `excluded` characters, text in single quotes, text
+    in double quotes, and a character after a backslash.
+    """
+    bare = rf"""([ \t\r\n]+)|([^'"\\ \t\r\n{excluded}]+)"""
     quoted = r"""'([^']*)'|"([^"\\]*(?:\\.[^"\\]*)*)"|\\(.)"""
     return re.compile(f"{bare}|{quoted}", re.DOTALL)
 
 
-_ALL, _BEFORE_COMMENT = _pieces(""), _pieces("#")
+_ALL = _pieces("")
+_BEFORE_COMMENT = _pieces("#")
 
 
 def split(text: str, *, comments: bool = False) -> list[str]:
-    """Words of a POSIX shell: quotes, backslashes, and with `comments` a comment from # on.
+    """Split a text into words as a POSIX shell does; with `comments`, # begins a comment.
 
     Raises ValueError for a quotation mark that is not closed, or a backslash at the end.
     """
-    words, word, end = list[str](), list[str](), 0
+    words: list[str] = []
+    pieces_of_word: list[str] = []
+    end = 0
+    pattern = _BEFORE_COMMENT if comments else _ALL
+
+    # 1. Read pieces until one does not follow the last one: there a comment or an error begins.
     # No function is called for a piece: where a frame crosses a chunk of the interpreter's stack,
     # calls take twenty times as long.
-    for piece in (_BEFORE_COMMENT if comments else _ALL).finditer(text):
-        if piece.start() != end:
+    for match in pattern.finditer(text):
+        if match.start() != end:
             break
-        end, kind = piece.end(), piece.lastindex or 0
+        end = match.end()
+        kind = match.lastindex or 0
         if kind != _SPACE:
-            found = piece[kind]
-            if kind == _DOUBLE and "\\" in found:
-                parts = found.split("\\\\")
-                found = "\\".join(map(str.replace, parts, repeat('\\"'), repeat('"')))
-            word.append(found)
-        elif word:
-            words.append("".join(word))
-            word.clear()
-    if end < len(text) and not (comments and text[end] == "#"):
+            piece = match[kind]
+            if kind == _DOUBLE and "\\" in piece:
+                # In double quotes a backslash escapes a backslash or a double quote.
+                parts = piece.split("\\\\")
+                piece = "\\".join(map(str.replace, parts, repeat('\\"'), repeat('"')))
+            pieces_of_word.append(piece)
+        elif pieces_of_word:
+            words.append("".join(pieces_of_word))
+            pieces_of_word.clear()
+
+    # 2. The rest is a comment, or else an error; the last word may end with the text.
+    is_comment = comments and text[end : end + 1] == "#"
+    if end < len(text) and not is_comment:
         raise ValueError("a quotation mark is not closed, or nothing follows a backslash")
-    return [*words, "".join(word)] if word else words
+    if pieces_of_word:
+        words.append("".join(pieces_of_word))
+    return words
 
 
 _NO_SYNTAX = str.maketrans(dict.fromkeys("|&;<>*?[]{}~", "_"))
-"""Of text in double quotes a shell reads variables and nothing else."""
+"""Replacement of a shell's syntax in double quotes, where it reads variables and nothing else."""
 
 
 def active(text: str) -> list[tuple[str, str]]:
-    """Words of `split`, each with the part of it that a shell would read.
+    """Return the words of `split`, each with its active part, in which a shell reads syntax.
 
-    There, what is quoted or follows a backslash is replaced by _.
+    There, text that is quoted or follows a backslash is replaced by _.
     """
     words: list[tuple[str, str]] = []
-    word, read = list[str](), list[str]()
+    word: list[str] = []
+    read: list[str] = []
     for piece in _ALL.finditer(text):
         space, bare, single, double, escaped = piece.groups()
         if space is not None:
@@ -72,7 +92,9 @@ def active(text: str) -> list[tuple[str, str]]:
         else:
             word.append(single or escaped or "")
             read.append("_")
-    return [*words, ("".join(word), "".join(read))] if word else words
+    if word:
+        words.append(("".join(word), "".join(read)))
+    return words
 
 
 def begins_another_line(text: str) -> bool:

@@ -78,8 +78,11 @@ def steps(
         Resumable(loader, seed),
         save=lambda path: save_state(path, state),
         load=lambda path: load_state(path, state),
-        total=total, every_s=every_s, report=report, checkpoint_dir=checkpoint_dir,
-    )  # fmt: skip
+        total=total,
+        every_s=every_s,
+        report=report,
+        checkpoint_dir=checkpoint_dir,
+    )
 
 
 def save_state(path: Path, state: Mapping[str, Stateful]) -> None:
@@ -92,17 +95,18 @@ def load_state(path: Path, state: Mapping[str, Stateful]) -> None:
 
     Raises KeyError if the file lacks one of them, or has others.
     """
-    found = torch.load(path, map_location="cpu", weights_only=True)
-    if found.keys() != state.keys():
+    saved = torch.load(path, map_location="cpu", weights_only=True)
+    if saved.keys() != state.keys():
         raise KeyError(
-            f"the checkpoint has {', '.join(sorted(found))}, the script wants"
+            f"the checkpoint has {', '.join(sorted(saved))}, the script wants"
             f" {', '.join(sorted(state))}"
         )
     for name, part in state.items():
-        _bare(part).load_state_dict(found[name])
+        _bare(part).load_state_dict(saved[name])
 
 
 def _bare(part: Stateful) -> Stateful:
+    """Return the module in a DistributedDataParallel; other parts as they are."""
     inner: Stateful = part.module if isinstance(part, DistributedDataParallel) else part
     return inner
 
@@ -124,7 +128,8 @@ class Resumable:
         """Set the epoch of a sampler, or seed a generator for one without epochs."""
         self._epoch = epoch
         for part in (*_samplers(self._loader), self._loader.dataset):
-            if callable(set_epoch := getattr(part, "set_epoch", None)):
+            set_epoch = getattr(part, "set_epoch", None)
+            if callable(set_epoch):
                 set_epoch(epoch)
             elif self._seed is not None and isinstance(part, RANDOM_SAMPLERS):
                 part.generator = torch.Generator().manual_seed(_mixed(self._seed, epoch))
@@ -136,11 +141,11 @@ class Resumable:
         return self.iter_from(0)
 
     def iter_from(self, batch: int) -> Iterator[Any]:
-        """The epoch's batches from that one on."""
-        rest, skip = _rest_of(self._loader, batch)
-        source = iter(rest)
-        for number in count(batch - skip):
-            self._draw_anew(number)
+        """Yield the epoch's batches from number `batch` on."""
+        loader, skipped = _rest_of(self._loader, batch)
+        source = iter(loader)
+        for number in count(batch - skipped):
+            self._seed_generators(number)
             try:
                 item = next(source)
             except StopIteration:
@@ -148,46 +153,55 @@ class Resumable:
             if number >= batch:
                 yield item
 
-    def _draw_anew(self, batch: int) -> None:
+    def _seed_generators(self, batch: int) -> None:
+        """Seed the generators of Python, NumPy and PyTorch for a batch."""
         if self._seed is None:
             return
         mixed = _mixed(self._seed, self._rank, self._epoch, batch)
         torch.manual_seed(mixed)
         random.seed(mixed)
-        if numpy := sys.modules.get("numpy"):
+        numpy = sys.modules.get("numpy")
+        if numpy:
             numpy.random.seed(mixed % 2**32)
 
     def __len__(self) -> int:
-        """Batches an epoch; TypeError where the data have no length."""
+        """Return the batches of an epoch. Raises TypeError if the data have no length."""
         return len(self._loader)
 
 
 def _mixed(*parts: int) -> int:
-    """Several numbers hashed to 63 bits."""
+    """Return a hash of several numbers, of 63 bits."""
     words = " ".join(map(str, parts)).encode()
     return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "big") >> 1
 
 
 def _samplers(loader: DataLoader[Any]) -> tuple[Any, ...]:
+    """Return the samplers of a loader, each once; none for data that cannot be sampled."""
     if isinstance(loader.dataset, IterableDataset):
         return ()
-    found = (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None))
-    return tuple({id(part): part for part in found if part is not None}.values())
+    inner = getattr(loader.batch_sampler, "sampler", None)
+    samplers: list[Any] = []
+    for sampler in (loader.sampler, loader.batch_sampler, inner):
+        if sampler is not None and not any(sampler is other for other in samplers):
+            samplers.append(sampler)
+    return tuple(samplers)
 
 
 def _is_dealt_out(loader: DataLoader[Any]) -> bool:
-    """True if ranks see different data, as far as can be told."""
+    """Return True unless it is certain that all ranks would see the same data."""
     samplers = _samplers(loader)
-    return not samplers or any(
-        hasattr(sampler, "num_replicas") or hasattr(sampler, "set_epoch") for sampler in samplers
-    )
+    for sampler in samplers:
+        if hasattr(sampler, "num_replicas") or hasattr(sampler, "set_epoch"):
+            return True
+    return not samplers
 
 
 class _Rest:
-    """Yields of a sampler after the `first` ones."""
+    """Sampler that leaves out the `first` samples of another one."""
 
     def __init__(self, sampler: Any, first: int) -> None:
-        self._sampler, self._first = sampler, first
+        self._sampler = sampler
+        self._first = first
 
     def __iter__(self) -> Iterator[Any]:
         return islice(iter(self._sampler), self._first, None)
@@ -197,12 +211,18 @@ class _Rest:
 
 
 def _rest_of(loader: DataLoader[Any], batch: int) -> tuple[DataLoader[Any], int]:
-    """A loader of the batches from there on, and how many it yields before."""
+    """Return a loader of the batches from number `batch` on.
+
+    Return also the number of batches that it yields before that one, which are to be skipped.
+    """
+    # 1. Data that cannot be sampled are read from their beginning.
     if not batch or isinstance(loader.dataset, IterableDataset):
         return loader, batch
+
+    # 2. Else a copy of the loader, whose sampler leaves out the batches before.
     order: dict[str, Any] = {"batch_size": None, "sampler": _Rest(loader.sampler, batch)}
     if loader.batch_sampler is not None:
         order = {"batch_sampler": _Rest(loader.batch_sampler, batch)}
     names = (*KEPT, "prefetch_factor") if loader.num_workers else KEPT
-    kept = {name: getattr(loader, name) for name in names}
-    return DataLoader(loader.dataset, **order, **kept), 0
+    settings = {name: getattr(loader, name) for name in names}
+    return DataLoader(loader.dataset, **order, **settings), 0

@@ -11,7 +11,7 @@ from foundation.forms import FormError as WireError
 
 __all__ = [
     "Int", "Many", "Text", "WireError", "dumps", "form", "from_json", "loads", "one_of", "to_json",
-]  # fmt: skip
+]  # fmt: skip  # a long list of names
 
 T = TypeVar("T")
 

@@ -11,6 +11,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
 from clusters.models import Cluster, Node
+from clusters.services.nodes import find_node
 
 
 def finite(text: str) -> float:
@@ -33,10 +34,10 @@ def the_cluster(name: str) -> Cluster:
 
 def the_node(cluster: Cluster, name: str) -> Node:
     """Return the node with this name or id. Raises CommandError."""
-    for node in Node.objects.filter(cluster=cluster):
-        if name in (node.name, str(node.pk)):
-            return node
-    raise CommandError(f"cluster {cluster} has no node {name!r}; `loadmaster nodes` lists them")
+    node = find_node(cluster, name)
+    if node is None:
+        raise CommandError(f"cluster {cluster} has no node {name!r}; `loadmaster nodes` lists them")
+    return node
 
 
 def moment(option: str, text: str | None, cluster: Cluster) -> datetime:
@@ -68,6 +69,7 @@ class OperatorCommand(BaseCommand):
         except ValidationError as error:
             if not hasattr(error, "error_dict"):
                 raise CommandError("; ".join(error.messages)) from None
+            # One sentence a field, as a command line has no place beside each of them.
             problems = []
             for field, messages in error.message_dict.items():
                 problems.append(f"{field}: {' '.join(messages)}")

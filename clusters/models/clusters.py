@@ -47,6 +47,13 @@ def check_policy(policy: str, parameters: object) -> None:
         raise ValidationError({"policy": str(error)}) from None
 
 
+def check_lease(lease_s: float, heartbeat_s: float) -> None:
+    """Raise ValidationError, by the cluster's field, unless a lease outlasts a lost heartbeat."""
+    if lease_s < 2 * heartbeat_s:
+        problem = f"must be at least two heartbeats ({2 * heartbeat_s:g} s)"
+        raise ValidationError({"lease_s": problem})
+
+
 class Profiling(models.TextChoices):
     """How the speed of a new kind is measured."""
 
@@ -240,10 +247,7 @@ class Cluster(models.Model):
 
     def clean(self) -> None:
         """Reject a lease shorter than the heartbeats that renew it."""
-        if self.lease_s < 2 * self.heartbeat_s:
-            raise ValidationError(
-                {"lease_s": f"must be at least two heartbeats ({2 * self.heartbeat_s} s)"}
-            )
+        check_lease(self.lease_s, self.heartbeat_s)
 
 
 class GpuType(models.Model):

@@ -8,6 +8,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.utils import timezone
 
+from clusters.caps import EVERY_DAY
 from clusters.models.clusters import Cluster
 
 EMISSIONS = [MinValueValidator(0.0), MaxValueValidator(1e9)]
@@ -53,7 +54,7 @@ class TariffBand(models.Model):
     """Price for hours of some days: digits 0 (Monday) .. 6; `to_time` 00:00 is the day's end."""
 
     tariff = models.ForeignKey(EnergyTariff, on_delete=models.CASCADE, related_name="bands")
-    days = models.CharField(max_length=7, default="0123456")
+    days = models.CharField(max_length=7, default=EVERY_DAY)
     from_time = models.TimeField()
     to_time = models.TimeField()
     price_per_kwh = models.DecimalField(max_digits=12, decimal_places=8, validators=PRICES)
@@ -71,7 +72,7 @@ class TariffBand(models.Model):
         return f"{self.from_time:%H:%M}-{self.to_time:%H:%M} at {self.price_per_kwh}"
 
     def clean(self) -> None:
-        if not self.days or set(self.days) - set("0123456"):
+        if not self.days or set(self.days) - set(EVERY_DAY):
             raise ValidationError(
                 {"days": "write the days as digits, 0 for Monday to 6 for Sunday, such as 01234"}
             )

@@ -30,6 +30,19 @@ class State(models.TextChoices):
     LOST = "lost"
 
 
+DESCRIPTION = (
+    "cluster",
+    "gpu_type",
+    "role",
+    "state",
+    "drain_until",
+    "reason",
+    "cores",
+    "memory_gb",
+)
+"""Fields that describe a node, in the order in which the admin and the REST API show them."""
+
+
 def runtimes_of(features: Sequence[str]) -> tuple[str, ...]:
     """Return the runtimes among an agent's features; processes if it has reported no features."""
     if not features:

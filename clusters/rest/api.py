@@ -108,6 +108,7 @@ class TariffsView(StrictView):
     )
     def post(self, request: Request, name: str) -> Response:
         """Add a series of prices, for each hour or quarter of an hour (operators)."""
+        # 1. Add the series; its errors belong to the field of the text.
         cluster = get_object_or_404(Cluster, name=name)
         body = _validated_body(serializers.SeriesInput, request)
         user = cast(User, request.user)
@@ -115,6 +116,8 @@ class TariffsView(StrictView):
             tariff = add_series(cluster, body["csv"], name=body["name"], by=user)
         except SeriesError as error:
             raise ValidationError({"csv": [str(error)]}) from None
+
+        # 2. Answer with the version and the number of its prices.
         with_prices = EnergyTariff.objects.annotate(prices=Count("steps")).get(pk=tariff.pk)
         data = serializers.TariffSerializer(with_prices).data
         return Response(data, status=status.HTTP_201_CREATED)
@@ -200,10 +203,13 @@ class GpuTypeViewSet(StrictView, ReadOnlyModelViewSet[GpuType]):
     )
     def partial_update(self, request: Request, name: str) -> Response:
         """Change the hourly price of a GPU type, and trigger rounds of its clusters (operators)."""
+        # 1. Check the body.
         serializer = serializers.GpuTypeSerializer(
             self.get_object(), data=request.data, partial=True
         )
         serializer.is_valid(raise_exception=True)
+
+        # 2. Save it with its row of the audit: prices decide, so each cluster gets a round.
         values = serializer.validated_data
         old_values = {field: getattr(serializer.instance, field) for field in values}
         with transaction.atomic():

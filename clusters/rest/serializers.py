@@ -14,9 +14,10 @@ from clusters.models import (
     ImplausibleFigure,
     Node,
 )
-from clusters.models.clusters import check_policy
-from clusters.models.nodes import Role, runtimes_of
+from clusters.models.clusters import check_lease, check_policy
+from clusters.models.nodes import DESCRIPTION, Role, runtimes_of
 from clusters.services.implausible import RECENT
+from clusters.services.nodes import find_node
 from controlplane.web.rest.bodies import OnlySettable
 from loadmaster.protocol import MOST_DEVICES, MOST_SLOTS, AssignmentState
 from policies.host import registry
@@ -85,9 +86,7 @@ class ClusterSerializer(OnlySettable, serializers.ModelSerializer[Cluster]):
         # 2. A lease outlasts one lost heartbeat.
         lease_s = attrs.get("lease_s", getattr(self.instance, "lease_s", 0.0))
         heartbeat_s = attrs.get("heartbeat_s", getattr(self.instance, "heartbeat_s", 0.0))
-        if lease_s < 2 * heartbeat_s:
-            problem = f"must be at least two heartbeats ({2 * heartbeat_s:g} s)"
-            raise serializers.ValidationError({"lease_s": problem})
+        check_lease(lease_s, heartbeat_s)
         return attrs
 
 
@@ -155,14 +154,7 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
         fields = [
             "id",
             "name",
-            "cluster",
-            "gpu_type",
-            "role",
-            "state",
-            "drain_until",
-            "reason",
-            "cores",
-            "memory_gb",
+            *DESCRIPTION,
             "reserved_cores",
             "reserved_memory_gb",
             "labels",
@@ -184,13 +176,13 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
 
 
 class ReasonSerializer(OnlySettable, serializers.Serializer[Any]):
-    """Why an operator does something."""
+    """Reason that an operator gives for an action."""
 
     reason = serializers.CharField(required=False, allow_blank=True, max_length=200, default="")
 
 
 class DrainSerializer(ReasonSerializer):
-    """Time for what runs on the node."""
+    """Time until which jobs may run on a node that is drained."""
 
     until = serializers.DateTimeField(
         required=False,
@@ -263,7 +255,7 @@ class EnrolmentTokenSerializer(serializers.ModelSerializer[EnrolmentToken]):
 
 
 class EnrolmentTokenInput(OnlySettable, serializers.Serializer[Any]):
-    """A token wanted."""
+    """Request for an enrolment token."""
 
     cluster = serializers.SlugRelatedField(slug_field="name", queryset=Cluster.objects.all())
     role = serializers.ChoiceField(choices=Role.choices, default=Role.PRODUCTION)
@@ -280,17 +272,14 @@ class EnrolmentTokenInput(OnlySettable, serializers.Serializer[Any]):
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Replace the name or id of a node by the node; "" by None."""
-        name = attrs["node"]
         cluster = attrs["cluster"]
-        attrs["node"] = None
-        if not name:
-            return attrs
-        # Compared in Python: PostgreSQL would refuse a text with NUL, or one that is no UUID.
-        for node in Node.objects.filter(cluster=cluster):
-            if name in (node.name, str(node.pk)):
-                attrs["node"] = node
-                return attrs
-        raise serializers.ValidationError({"node": f"{cluster} has no node {name!r}"})
+        name = attrs["node"]
+        node = None
+        if name:
+            node = find_node(cluster, name)
+            if node is None:
+                raise serializers.ValidationError({"node": f"{cluster} has no node {name!r}"})
+        return {**attrs, "node": node}
 
 
 class NewEnrolmentTokenSerializer(serializers.Serializer[Any]):

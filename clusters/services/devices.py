@@ -265,6 +265,7 @@ def _next_number() -> int:
 
 def flush_samples() -> int:
     """Write each device's newest cached sample, one process at a time; return their number."""
+    # 1. Take the lock and the batches since the last flush.
     began_s = time.monotonic()
     try:
         if not cache.add(_FLUSHING, True, FLUSH_S):
@@ -274,12 +275,14 @@ def flush_samples() -> int:
         log.warning("device samples are not flushed: %s", error)
         return 0
 
-    # Later batches overwrite earlier ones; all flushes write in the same order.
+    # 2. Later batches overwrite earlier ones; all flushes write in the same order.
     newest: dict[tuple[str, str], SampleRow] = {}
     for batch in batches:
         for row in batch:
             node, uuid = row[:2]
             newest[node, uuid] = row
+
+    # 3. Write them, and leave the database to others for a while.
     try:
         return _write([newest[key] for key in sorted(newest)])
     finally:
@@ -322,12 +325,15 @@ def _take_batches() -> list[list[SampleRow]]:
 
     A batch that has expired is skipped.
     """
+    # 1. The numbers of those batches, MOST_BATCHES at most.
     newest = int(cache.get(_NEXT) or 0)
     done = int(cache.get(_DONE) or 0)
     if done > newest:  # the cache has lost the number of the newest batch
         done = 0
     first = max(done, newest - MOST_BATCHES) + 1
     keys = [_batch_key(number) for number in range(first, newest + 1)]
+
+    # 2. Take them.
     batches = cache.get_many(keys)
     cache.delete_many(list(batches))
     cache.set(_DONE, newest, None)

@@ -38,17 +38,20 @@ def issue_enrolment_token(
 
     With a `node` the machine takes that node's place, whose role it keeps.
     """
+    # 1. Its role; the audit says for which cluster or node it is.
+    target = f"for {cluster}"
+    if node is not None:
+        role = node.role
+        target = f"for node {node} of {cluster}"
+    values = {"role": Role(role), "expires_at": timezone.now() + timedelta(seconds=valid_s)}
+
+    # 2. Keep its hash alone.
     token = secrets.token_urlsafe(TOKEN_BYTES)
-    kept_role = Role(role if node is None else node.role)
-    values = {"role": kept_role, "expires_at": timezone.now() + timedelta(seconds=valid_s)}
     with transaction.atomic():
-        row = EnrolmentToken.objects.create(
+        enrolment = EnrolmentToken.objects.create(
             cluster=cluster, sha256=sha256(token), created_by=created_by, node=node, **values
         )
-        target = f"for {cluster}"
-        if node is not None:
-            target = f"for node {node} of {cluster}"
-        record("enrolment.add", target, new={"id": row.pk, **values}, by=created_by)
+        record("enrolment.add", target, new={"id": enrolment.pk, **values}, by=created_by)
     return token
 
 
@@ -59,6 +62,7 @@ def register(token: str, registration: Registration, now: datetime | None = None
     repeat the call with the same token until its first session. Raises AgentCallError; the token
     is then unused.
     """
+    # 1. An agent of another protocol could not be served, so its token stays unused.
     now = now or timezone.now()
     if registration.protocol != PROTOCOL_VERSION:
         raise AgentCallError(
@@ -66,6 +70,8 @@ def register(token: str, registration: Registration, now: datetime | None = None
             ErrorCode.PROTOCOL,
             f"this server speaks protocol {PROTOCOL_VERSION}, not {registration.protocol}",
         )
+
+    # 2. Use the token and make the node together: a refusal takes both back.
     node_token = secrets.token_urlsafe(TOKEN_BYTES)
     with transaction.atomic():
         enrolment = _use_token(token, registration, now)
@@ -191,6 +197,7 @@ def _take_place(
     leases are over. Raises AgentCallError while the former agent lives, or if the machine is
     another node.
     """
+    # 1. Refuse a machine that is another node already, and one whose predecessor still lives.
     node = Node.objects.select_for_update(no_key=True).get(pk=node_pk)
     if known is not None and known != node:
         text = f"this machine is node {known} already; start this agent with another --state-dir"
@@ -198,6 +205,8 @@ def _take_place(
     if known is None and not is_silent(node.session_expires_at):
         text = f"node {node} has an agent that lives; stop it, and wait until its session is over"
         raise AgentCallError(409, ErrorCode.SESSION_LIVES, text)
+
+    # 2. Give it the node; GPUs of the former machine stay while a job holds them.
     new_values = {**values, "name": node.name, "machine_id": registration.machine_id}
     Node.objects.filter(pk=node.pk).update(**new_values)
     sync_devices(node, registration.devices, OF_FORMER_MACHINE)

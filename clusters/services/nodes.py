@@ -8,7 +8,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from clusters.events import request_reschedule
-from clusters.models import Device, Node, NodeEvent, Reason
+from clusters.models import Cluster, Device, Node, NodeEvent, Reason
 from clusters.models.nodes import Role, State
 from clusters.services.devices import held_slots
 from controlplane.audit.record import record, record_values
@@ -20,6 +20,15 @@ VERBS = {State.CORDONED: "cordon", State.READY: "uncordon", State.DRAINING: "dra
 
 class NodeStateError(Exception):
     """Refusal of an action that the state of a node does not allow."""
+
+
+def find_node(cluster: Cluster, name: str) -> Node | None:
+    """Return the cluster's node with this name or id; None if it has none."""
+    # Compared in Python: PostgreSQL would refuse a text with NUL, or one that is no UUID.
+    for node in Node.objects.filter(cluster=cluster):
+        if name in (node.name, str(node.pk)):
+            return node
+    return None
 
 
 def node_cordon(node: Node, actor: str = "", reason: str = "") -> Node:
@@ -49,10 +58,13 @@ def node_set_role(node: Node, role: str, actor: str = "") -> Node:
     old_role = node.role
     new_role = Role(role)
     with transaction.atomic():
+        # 1. Compare and swap: another operator may have changed the role.
         if not Node.objects.filter(pk=node.pk, role=old_role).update(role=new_role):
             raise NodeStateError(
                 f"node {node} has had its role changed meanwhile; look at it again"
             )
+
+        # 2. Note it in the node's history and the audit, and ask for a round.
         data = {"from": old_role, "to": new_role}
         NodeEvent.objects.create(node=node, event="role", data=data, actor=actor)
         record("node.role", node, old={"role": old_role}, new={"role": new_role})

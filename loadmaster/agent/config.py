@@ -23,7 +23,7 @@ FROM_ENVIRONMENT = (
     "server", "token", "token_file", "state_dir", "rack", "emulate", "checkpoints", "ca",
     "runtime", "docker", "address", "log_format", "gpu_type", "slots_per_gpu",
     "isolation", "users", "mounts", "processes",
-)  # fmt: skip
+)  # fmt: skip  # a long list of names
 ENVIRONMENT = {
     "name": "LOADMASTER_NODE_NAME",
     **{setting: f"LOADMASTER_{setting.upper()}" for setting in FROM_ENVIRONMENT},

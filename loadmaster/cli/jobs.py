@@ -53,6 +53,7 @@ Settings = Annotated[
     Option("--set", help="name=value or name.key=value, as YAML; replaces the value of the file."),
 ]
 WATCH_S = 1.0
+"""Seconds between two looks at a job that is followed."""
 
 
 def submit(
@@ -82,32 +83,42 @@ def submit(
     as_json: Json = False,
 ) -> None:
     """Submit a job, or several in one call; or a script with `#SBATCH` lines."""
+    # 1. Either files or a script.
+    job_files = job_files or []
     if bool(job_files) == (sbatch is not None):
         fail("name a job file, or a script by --sbatch", USAGE)
-    job_files = job_files or []
     if watch and len(job_files) > 1:
         text = "submit the files without it, and watch with loadmaster jobs"
         fail(f"--watch follows one job; {text}", USAGE)
+
+    # 2. Read them. What a script says itself counts more than --set and --array.
     is_test = False
+    overrides = {} if array is None else {"array": array}
+    descriptions: list[dict[str, Any]] = []
     with exit_on_error():
-        given = {} if array is None else {"array": array}
-        data = [{**read_job_file(path, settings or []), **given} for path in job_files]
+        for path in job_files:
+            descriptions.append({**read_job_file(path, settings or []), **overrides})
         if sbatch is not None:
-            own = {**parse_settings(settings or []), **given}
-            job, in_force = sbatch_job(read_sbatch(context.meta[OPTION]))
-            watch = watch or "wait" in in_force
-            is_test = "test-only" in in_force
-            data = [{**own, **job}]
+            script_job, script_options = sbatch_job(read_sbatch(context.meta[OPTION]))
+            watch = watch or "wait" in script_options
+            is_test = "test-only" in script_options
+            descriptions = [{**parse_settings(settings or []), **overrides, **script_job}]
+
     with connected(context) as client:
+        # 3. Several jobs in one call, or only the forecast of one.
         if is_test:
-            _show_forecast(context, client.forecast(data[0]), as_json)
+            _show_forecast(context, client.forecast(descriptions[0]), as_json)
             return
-        if len(data) > 1:
-            keys = [f"{key}-{number}" for number in range(1, len(data) + 1)] if key else None
-            results = client.submit_many(data, idempotency_keys=keys)
+        if len(descriptions) > 1:
+            keys = None
+            if key:
+                keys = [f"{key}-{number}" for number in range(1, len(descriptions) + 1)]
+            results = client.submit_many(descriptions, idempotency_keys=keys)
             _show_submissions(context, job_files, results, as_json)
             return
-        submission = client.submit(data[0], idempotency_key=key)
+
+        # 4. One job or array, which can be followed to its end.
+        submission = client.submit(descriptions[0], idempotency_key=key)
         _show_submission(context, submission, as_json, numbered=sbatch is not None)
         if watch and submission.job.array:
             _watch_array(client, submission.id)
@@ -139,16 +150,26 @@ def jobs(
 ) -> None:
     """List jobs, newest first; an array is one row."""
     with connected(context) as client:
-        filters: dict[str, Any] = {"team": team, "cluster": cluster, "search": search}
-        filters |= {"state": state or None, "mine": mine or None}
-        filters["array"] = target(client, array).id if array else None
-        active = None if everything or state or search or array else True
-        found = list(client.jobs(limit=limit, active=active, fold=array is None, **filters))
-    if shown_as_json(context, as_json, found):
+        # Without --all, a search or another filter by which jobs that are over may be meant, only
+        # those that are not over.
+        is_about_all = bool(everything or state or search or array)
+        listed = client.jobs(
+            limit=limit,
+            active=None if is_about_all else True,
+            fold=array is None,
+            team=team,
+            cluster=cluster,
+            search=search,
+            state=state or None,
+            mine=mine or None,
+            array=target(client, array).id if array else None,
+        )
+        matching = list(listed)
+    if shown_as_json(context, as_json, matching):
         return
-    if found:
-        show_jobs(found)
-    elif active:
+    if matching:
+        show_jobs(matching)
+    elif not is_about_all:
         err().print("No job runs or waits; --all also lists those that are over.")
     else:
         err().print("No job matches.")
@@ -173,27 +194,34 @@ def show(
             if not shown_as_json(context, as_json, array):
                 show_array(array)
             return
-        found = client.job(named.id)
-    if not shown_as_json(context, as_json, found):
-        show_job(found)
+        shown_job = client.job(named.id)
+    if not shown_as_json(context, as_json, shown_job):
+        show_job(shown_job)
 
 
-def _show_starts(context: typer.Context, found: StartNow, as_json: bool) -> None:
-    if shown_as_json(context, as_json, found):
+def _show_starts(context: typer.Context, answer: StartNow, as_json: bool) -> None:
+    """Print the changes that would start a job now, or that there is none."""
+    if shown_as_json(context, as_json, answer):
         return
-    for start in found.starts:
-        command = f"\n  {shown(start.command)}" if start.command else ""
-        words = (
-            f"With {shown(start.words)}"
-            if command
-            else "The next decision starts it without a change"
-        )
-        out().print(f"{words}: {shown(start.effect)}.{command}")
-    if not found.starts:
-        tried = f"; tried: {shown('; '.join(found.tried[1:]))}" if found.tried[1:] else ""
-        out().print(shown(found.note) or f"No single change would start it now{tried}.")
-    if found.not_tried:
-        err().print(f"Not tried in 2 s: {shown('; '.join(found.not_tried))}.")
+
+    # 1. The changes that start it, each with its command. The first one tried is none at all.
+    for start in answer.starts:
+        if start.command:
+            out().print(f"With {shown(start.words)}: {shown(start.effect)}.")
+            out().print(f"  {shown(start.command)}")
+        else:
+            effect = shown(start.effect)
+            out().print(f"The next decision starts it without a change: {effect}.")
+
+    # 2. Or what was tried in vain.
+    tried = answer.tried[1:]
+    if not answer.starts and answer.note:
+        out().print(shown(answer.note))
+    elif not answer.starts:
+        attempts = f"; tried: {shown('; '.join(tried))}" if tried else ""
+        out().print(f"No single change would start it now{attempts}.")
+    if answer.not_tried:
+        err().print(f"Not tried in 2 s: {shown('; '.join(answer.not_tried))}.")
 
 
 def history(context: typer.Context, job: JobId, as_json: Json = False) -> None:
@@ -203,9 +231,11 @@ def history(context: typer.Context, job: JobId, as_json: Json = False) -> None:
     if shown_as_json(context, as_json, events):
         return
     rows = []
-    for e in events:
-        at = f"{e.at.astimezone():%Y-%m-%d %H:%M:%S}" if e.at else ""
-        rows.append((at, e.event, e.to_state, shown(e.actor), shown(_why(e.data))))
+    for event in events:
+        time_of_event = f"{event.at.astimezone():%Y-%m-%d %H:%M:%S}" if event.at else ""
+        actor = shown(event.actor)
+        details = shown(_details(event.data))
+        rows.append((time_of_event, event.event, event.to_state, actor, details))
     table(("WHEN", "WHAT", "STATE", "BY", "WHY"), rows)
 
 
@@ -264,27 +294,37 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
 
 
-def _why(data: Mapping[str, Any]) -> str:
-    """Details of an event in words."""
-    said_of_it = (data.get(name) for name in ("reason", "why", "message", "warnings"))
-    return "; ".join(
-        ", ".join(map(str, s)) if isinstance(s, (list, tuple)) else str(s) for s in said_of_it if s
-    )
+def _details(data: Mapping[str, Any]) -> str:
+    """Return the reasons, messages and warnings of an event in one line."""
+    texts = []
+    for name in ("reason", "why", "message", "warnings"):
+        value = data.get(name)
+        if isinstance(value, (list, tuple)):
+            value = ", ".join(map(str, value))
+        if value:
+            texts.append(str(value))
+    return "; ".join(texts)
 
 
 def _act(context: typer.Context, job: str, verb: str, as_json: bool) -> None:
+    """Cancel, hold, release or requeue (`verb`) a job or an array, and print its new state."""
     with connected(context) as client:
-        found = target(client, job)
-        if found.is_array:
-            array = client.act_on_array(found.id, verb)
+        named = target(client, job)
+        if named.is_array:
+            array = client.act_on_array(named.id, verb)
             if not shown_as_json(context, as_json, array):
                 out().print(f"{shown(array.name)}: {array.changed} of {array.size} elements")
             return
-        acts = {"cancel": client.cancel, "hold": client.hold, "release": client.release}
-        done = acts.get(verb, client.requeue)(found.id)
-    if not shown_as_json(context, as_json, done):
-        held = ", to be held" if done.hold_wanted else ""
-        out().print(f"{shown(done.title)} is {done.state}{held}")
+        actions = {
+            "cancel": client.cancel,
+            "hold": client.hold,
+            "release": client.release,
+            "requeue": client.requeue,
+        }
+        changed = actions[verb](named.id)
+    if not shown_as_json(context, as_json, changed):
+        hold = ", to be held" if changed.hold_wanted else ""
+        out().print(f"{shown(changed.title)} is {changed.state}{hold}")
 
 
 def _show_submission(
@@ -294,10 +334,10 @@ def _show_submission(
     warn(submission.warnings)
     if shown_as_json(context, as_json, _as_object(submission)):
         return
-    said_before = "" if submission.created else " (it had been submitted before)"
-    of = submission.job.array
-    what = f" ({of.size} elements)" if of else ""
-    err().print(f"{shown(submission.job.name)}{what} is {submission.job.state}{said_before}")
+    array = submission.job.array
+    elements = f" ({array.size} elements)" if array else ""
+    repeated = "" if submission.created else " (it had been submitted before)"
+    err().print(f"{shown(submission.job.name)}{elements} is {submission.job.state}{repeated}")
     out().print(str(submission.number) if numbered else submission.id)
 
 
@@ -306,14 +346,18 @@ def _show_forecast(context: typer.Context, forecast: SubmissionForecast, as_json
     warn(forecast.warnings)
     if shown_as_json(context, as_json, forecast):
         return
-    at = "at an unknown time"
+
+    # 1. Time, nodes and resources in one sentence.
+    start = "at an unknown time"
     if forecast.starts_now:
-        at = "now"
+        start = "now"
     elif forecast.start is not None:
-        at = f"about {forecast.start.astimezone():%Y-%m-%d %H:%M:%S}"
-    where = f" on {shown(', '.join(forecast.nodes))}" if forecast.nodes else ""
+        start = f"about {forecast.start.astimezone():%Y-%m-%d %H:%M:%S}"
+    nodes = f" on {shown(', '.join(forecast.nodes))}" if forecast.nodes else ""
     gpus = f" and {forecast.gpus} GPUs" if forecast.gpus else ""
-    out().print(f"It would start {at}{where}, with {forecast.cores:g} cores{gpus}.")
+    out().print(f"It would start {start}{nodes}, with {forecast.cores:g} cores{gpus}.")
+
+    # 2. Why not sooner, and for how long it would run.
     if forecast.reason:
         out().print(shown(forecast.reason))
     if forecast.run_time is not None:
@@ -326,10 +370,14 @@ def _show_submissions(
     outcomes: Sequence[Submission | ApiError],
     as_json: bool,
 ) -> None:
-    """Results per file; exit 2 if any was refused. JSON is a list in the files' order."""
-    found = list(zip(files, outcomes, strict=True))
-    is_shown = shown_as_json(context, as_json, [_as_row(*pair) for pair in found])
-    for path, outcome in found:
+    """Print the result of each file; exit with 2 if a job was refused.
+
+    JSON is a list in the order of the files.
+    """
+    outcome_of_file = list(zip(files, outcomes, strict=True))
+    rows = [_as_row(path, outcome) for path, outcome in outcome_of_file]
+    is_shown = shown_as_json(context, as_json, rows)
+    for path, outcome in outcome_of_file:
         if isinstance(outcome, ApiError):
             complain(outcome, where=f"{path}: ")
         elif not is_shown:
@@ -339,6 +387,7 @@ def _show_submissions(
 
 
 def _as_row(path: Path, outcome: Submission | ApiError) -> dict[str, Any]:
+    """Return the JSON object of a file and its result; all rows have the same keys."""
     if isinstance(outcome, ApiError):
         nothing: dict[str, Any] = {"id": None, "created": False, "warnings": [], "job": None}
         error = {"code": outcome.code, "detail": outcome.detail, "fields": outcome.fields}
@@ -347,19 +396,20 @@ def _as_row(path: Path, outcome: Submission | ApiError) -> dict[str, Any]:
 
 
 def _as_object(submission: Submission) -> dict[str, Any]:
+    """Return the JSON object of a submission."""
     fields = {"created": submission.created, "warnings": submission.warnings}
     return {"id": submission.id, **fields, "job": submission.job}
 
 
 def _watch(client: Client, job_id: str) -> None:
-    """Say every change until the job is over; the exit code tells how it ended."""
-    last = ""
+    """Print every change of a job until it is over; exit with 1 unless it completed."""
+    last_line = ""
     while True:
         job = client.job(job_id)
-        line = _line(job)
-        if line != last:
+        line = _progress_line(job)
+        if line != last_line:
             err().print(shown(line))
-            last = line
+            last_line = line
         if job.state in ENDED:
             break
         time.sleep(WATCH_S)
@@ -368,20 +418,27 @@ def _watch(client: Client, job_id: str) -> None:
 
 
 def _watch_array(client: Client, array_id: str) -> None:
-    """Say every change of the numbers by state until all elements are over."""
-    last: Mapping[str, int] = {}
-    while not last or last.keys() - set(ENDED):
-        if last:
-            time.sleep(WATCH_S)
+    """Print every change of the numbers by state until all elements are over.
+
+    Exits with 1 unless all of them completed.
+    """
+    last_states: Mapping[str, int] = {}
+    while True:
         states = client.array(array_id).states
-        if states != last:
+        if states != last_states:
             err().print(in_words(states))
-        last = states
-    if last.keys() != {"completed"}:
+            last_states = states
+        if states and states.keys() <= set(ENDED):
+            break
+        time.sleep(WATCH_S)
+    if last_states.keys() != {"completed"}:
         raise typer.Exit(FAILURE)
 
 
-def _line(job: Job) -> str:
-    places = ", ".join(f"{held(p)} of {p.node}" for p in job.placement)
-    what = job.waiting.reason if job.waiting else places or job.failure_reason
-    return f"{job.state:10} {100 * job.progress.fraction:3.0f}%  {what}".rstrip()
+def _progress_line(job: Job) -> str:
+    """Return a job's state and progress, and why it waits, where it runs or why it failed."""
+    places = ", ".join(f"{held(placement)} of {placement.node}" for placement in job.placement)
+    explanation = places or job.failure_reason
+    if job.waiting:
+        explanation = job.waiting.reason
+    return f"{job.state:10} {100 * job.progress.fraction:3.0f}%  {explanation}".rstrip()

@@ -15,20 +15,16 @@ kind_app = typer.Typer(no_args_is_help=True, help="Speeds of jobs, by kind.")
 def kind_list(context: typer.Context, as_json: Json = False) -> None:
     """List kinds with their speed on each GPU type, and the source of each number."""
     with connected(context) as client:
-        found = list(client.kinds())
-    if shown_as_json(context, as_json, found):
+        kinds = list(client.kinds())
+    if shown_as_json(context, as_json, kinds):
         return
-    rows = [
-        (
-            shown(_name(kind)),
-            f"{p['gpus']} x {shown(p['gpu_type'])}",
-            "unknown" if p["steps_per_s"] is None else f"{p['steps_per_s']:.3g}",
-            "published" if p.get("published") else p["source"],
-        )
-        for kind in found
-        for p in kind["profiles"]
-        or [{"gpus": 0, "gpu_type": "-", "steps_per_s": None, "source": "nothing is known"}]
-    ]
+    rows = []
+    for kind in kinds:
+        name = shown(_name(kind))
+        for profile in kind["profiles"]:
+            rows.append((name, *_speed(profile)))
+        if not kind["profiles"]:
+            rows.append((name, "0 x -", "unknown", "nothing is known"))
     table(("KIND", "GPUS", "STEPS/S", "SOURCE"), rows)
 
 
@@ -46,18 +42,33 @@ def kind_forget(
         out().print(f"{shown(_name(kind))} {text}")
 
 
+def _speed(profile: dict[str, Any]) -> tuple[str, str, str]:
+    """Return the GPUs of a kind's profile, its steps per second, and their source."""
+    gpus = f"{profile['gpus']} x {shown(profile['gpu_type'])}"
+    speed = "unknown"
+    if profile["steps_per_s"] is not None:
+        speed = f"{profile['steps_per_s']:.3g}"
+    source = "published" if profile.get("published") else profile["source"]
+    return gpus, speed, source
+
+
 def _name(kind: dict[str, Any]) -> str:
+    """Return the name of a kind; one without a name is called by its digest."""
     return str(kind["name"] or kind["digest"][:12])
 
 
 def _kind(client: Client, name: str) -> dict[str, Any]:
-    found = [k for k in client.kinds() if name in (str(k["id"]), k["name"], k["digest"][:12])]
-    if len(found) > 1:
+    """Return the one kind with this name or id; end the program if there is not just one."""
+    namesakes = []
+    for kind in client.kinds():
+        if name in (str(kind["id"]), kind["name"], kind["digest"][:12]):
+            namesakes.append(kind)
+    if len(namesakes) > 1:
         text = f"several kinds are called {name}; take the id, as in `loadmaster kind list --json`"
         fail(text, USAGE)
-    if not found:
+    if not namesakes:
         fail(f"there is no kind {name}; `loadmaster kind list` lists them")
-    return found[0]
+    return namesakes[0]
 
 
 def register(app: typer.Typer) -> None:

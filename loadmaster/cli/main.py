@@ -19,6 +19,7 @@ from loadmaster.cli import simulations as cli_simulations
 from loadmaster.cli import tokens as cli_tokens
 from loadmaster.cli.output import (
     FAILURE,
+    USAGE,
     Json,
     Options,
     connected,
@@ -90,13 +91,16 @@ def login(
 
     A one-time password is changed: a new one is asked for, or read from the next line.
     """
+    # 1. Server, name and password.
     options = context.ensure_object(Options)
     account = read_account()
     server = url or options.url or (account.url if account else "")
     if not server:
-        fail("name the server: loadmaster login https://your.server", 2)
+        fail("name the server: loadmaster login https://your.server", USAGE)
     name = username or typer.prompt("User")
     password = _password("Password")
+
+    # 2. A token for them. A one-time password is refused until the user chooses another one.
     with exit_on_error(), Client(server, transport=options.transport) as client:
         try:
             token = client.login(name, password, valid_h=valid_h, scope=scope)
@@ -106,14 +110,16 @@ def login(
             if error.code != "one_time_password":
                 raise
             out().print("The password was given to you for one login: choose your own.")
-            new = _password("New password", twice=True)
-            token = client.login(name, password, valid_h=valid_h, scope=scope, new_password=new)
+            chosen = _password("New password", twice=True)
+            token = client.login(name, password, valid_h=valid_h, scope=scope, new_password=chosen)
+
+    # 3. Keep it for the next commands.
     path = write_account(Account(server, token.token))
     out().print(f"Logged in to {server} as {name}; the token is in {path}")
 
 
 def _password(words: str, *, twice: bool = False) -> str:
-    """Password from the terminal, or the next line of standard input."""
+    """Ask for a password on the terminal, or read the next line of standard input."""
     if sys.stdin.isatty():
         return str(typer.prompt(words, hide_input=True, confirmation_prompt=twice))
     return sys.stdin.readline().rstrip("\n")
@@ -132,11 +138,16 @@ def logout(context: typer.Context) -> None:
 def whoami(context: typer.Context, as_json: Json = False) -> None:
     """Show your name, your teams, and your roles in them."""
     with connected(context) as client:
-        me = client.whoami()
-    if not shown_as_json(context, as_json, me):
-        who = f"{me.username}{' (operator)' if me.operator else ''}"
-        teams = [f"{t} ({me.roles[t]})" if t in me.roles else t for t in me.teams]
-        out().print(f"{who}; teams: {', '.join(teams) or 'none'}")
+        user = client.whoami()
+    if shown_as_json(context, as_json, user):
+        return
+    name = user.username
+    if user.operator:
+        name += " (operator)"
+    teams = []
+    for team in user.teams:
+        teams.append(f"{team} ({user.roles[team]})" if team in user.roles else team)
+    out().print(f"{name}; teams: {', '.join(teams) or 'none'}")
 
 
 @app.command("check-report")
@@ -149,9 +160,10 @@ def check_report(
     from loadmaster.demo.report import check_report as check
 
     try:
-        failures, warnings = check(report), check_timing(report)
+        failures = check(report)
+        warnings = check_timing(report)
     except ReportError as error:
-        fail(str(error), 2)
+        fail(str(error), USAGE)
     if as_json:
         show_json({"holds": not failures, "failures": failures, "warnings": warnings})
     else:
@@ -175,23 +187,23 @@ def check_journals(
     from loadmaster.demo.journal_checks import check_journals as check
 
     try:
-        found = check(folder)
+        result = check(folder)
     except JournalsError as error:
-        fail(str(error), 2)
+        fail(str(error), USAGE)
     if as_json:
-        show_json({"holds": found.holds, **asdict(found)})
+        show_json({"holds": result.holds, **asdict(result)})
     else:
-        faults = (found.lost, found.overlaps, found.held_twice)
-        row = (found.jobs, found.launches, found.steps, *map(len, faults))
+        faults = (result.lost, result.overlaps, result.held_twice)
+        row = (result.jobs, result.launches, result.steps, *map(len, faults))
         table(("JOBS", "LAUNCHES", "STEPS", "LOST", "OVERLAPS", "HELD TWICE"), [row])
         for text in chain(*faults):
             out().print(text, style="red", markup=False)
-    if not found.holds:
+    if not result.holds:
         raise typer.Exit(FAILURE)
 
 
 def main() -> None:
-    """Entry point: loads the agent's command only if needed; quiet on Ctrl-C."""
+    """Run the command of the command line; load the agent's only if it may be meant."""
     if {"agent", "--help"} & set(sys.argv[1:]) or len(sys.argv) == 1:
         from loadmaster.agent.cli import agent_app  # heavier than a laptop's commands need
 
@@ -201,7 +213,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        # The reader has enough, as `head` does; nothing more can be said to it.
+        # The reader of the output, such as `head`, has enough. An error would go there too.
         sys.stderr.close()
         sys.exit(0)
     except LoadmasterError as error:

@@ -1,6 +1,7 @@
 """Commands about clusters and nodes; all but looking is for operators."""
 
 import sys
+from collections.abc import Iterable
 from time import sleep
 from typing import Annotated, Any
 
@@ -28,6 +29,7 @@ from loadmaster.protocol import MOST_SLOTS
 NodeName = Annotated[str, Argument(help="The node's name or id.", metavar="NODE")]
 InCluster = Annotated[str | None, Option(help="Its cluster; may be left out if there is only one.")]
 DRAIN_LOOK_S = 2.0
+"""Seconds between two looks at a node that is drained."""
 
 policy_app = typer.Typer(no_args_is_help=True, help="Policies, which decide where jobs run.")
 secret_app = typer.Typer(no_args_is_help=True, help="Secrets of a team, for jobs' environments.")
@@ -36,9 +38,9 @@ secret_app = typer.Typer(no_args_is_help=True, help="Secrets of a team, for jobs
 def nodes(context: typer.Context, cluster: InCluster = None, as_json: Json = False) -> None:
     """List nodes."""
     with connected(context) as client:
-        found = list(client.nodes(cluster=cluster))
-    if not shown_as_json(context, as_json, found):
-        show_nodes(found)
+        its_nodes = list(client.nodes(cluster=cluster))
+    if not shown_as_json(context, as_json, its_nodes):
+        show_nodes(its_nodes)
 
 
 def cordon(
@@ -75,7 +77,9 @@ def drain(
     """Move running jobs away from a node and give it no new ones."""
     with connected(context) as client:
         drained = client.drain(_node(client, node, cluster).id, until=until, reason=reason)
-        _show_node(context, _emptied(client, drained) if wait else drained, as_json)
+        if wait:
+            drained = _wait_until_empty(client, drained)
+        _show_node(context, drained, as_json)
         if wait and not wants_json(context, as_json):
             out().print(f"{shown(drained.name)} is empty")
 
@@ -106,7 +110,9 @@ def slots(
     with connected(context) as client:
         changed = client.set_slots(_node(client, node, cluster).id, number, gpu or ())
     if not shown_as_json(context, as_json, changed):
-        rows = [(shown(d.uuid), d.slots, d.held_slots) for d in changed.devices]
+        rows = []
+        for device in changed.devices:
+            rows.append((shown(device.uuid), device.slots, device.held_slots))
         table(("GPU", "SLOTS", "HELD"), rows)
 
 
@@ -128,8 +134,11 @@ def enrol_token(
 ) -> None:
     """Make a token that enrols one machine. It is shown only now."""
     with connected(context) as client:
-        chosen = _node(client, node, cluster).cluster if node else _cluster(client, cluster)
-        token = client.enrolment_token(chosen, role=new_role, valid_h=valid_h, node=node)
+        # A node whose place the machine takes names the cluster too.
+        if node:
+            cluster = _node(client, node, cluster).cluster
+        cluster = _cluster(client, cluster)
+        token = client.enrolment_token(cluster, role=new_role, valid_h=valid_h, node=node)
     if not shown_as_json(context, as_json, {"token": token}):
         sys.stdout.write(token + "\n")
 
@@ -138,13 +147,15 @@ def enrol_token(
 def policy_list(context: typer.Context, as_json: Json = False) -> None:
     """List the policies to choose from."""
     with connected(context) as client:
-        found = client.policies()
-    if shown_as_json(context, as_json, found):
+        policies = client.policies()
+    if shown_as_json(context, as_json, policies):
         return
-    rows = [
-        (p.name, p.error or p.summary, ", ".join((p.parameters or {}).get("properties", {})))
-        for p in found
-    ]
+    rows = []
+    for policy in policies:
+        parameters: Iterable[str] = ()
+        if policy.parameters:
+            parameters = policy.parameters.get("properties", ())
+        rows.append((policy.name, policy.error or policy.summary, ", ".join(parameters)))
     table(("NAME", "WHAT IT DOES", "PARAMETERS"), rows)
 
 
@@ -167,8 +178,8 @@ def policy_set(
     with exit_on_error():
         values = parse_settings(parameters or [])
     with connected(context) as client:
-        chosen = _cluster(client, cluster)
-        changed = client.set_cluster(chosen, policy=name, policy_parameters=values)
+        its_name = _cluster(client, cluster)
+        changed = client.set_cluster(its_name, policy=name, policy_parameters=values)
         _show_policy(context, changed, as_json)
 
 
@@ -184,11 +195,10 @@ def secret_list(context: typer.Context, team: str, as_json: Json = False) -> Non
 @secret_app.command("set")
 def secret_set(context: typer.Context, team: str, name: str) -> None:
     """Create or replace a secret; its value is asked for or read from stdin."""
-    value = (
-        typer.prompt("Value", hide_input=True)
-        if sys.stdin.isatty()
-        else sys.stdin.read().removesuffix("\n")
-    )
+    if sys.stdin.isatty():
+        value = typer.prompt("Value", hide_input=True)
+    else:
+        value = sys.stdin.read().removesuffix("\n")
     with connected(context) as client:
         client.set_secret(team, name, value)
     out().print(f"Secret {name} of {team} is set")
@@ -215,22 +225,31 @@ def costs(
 ) -> None:
     """Show energy and cost, billed and predicted."""
     with connected(context) as client:
-        found = client.costs(
+        bill = client.costs(
             by=by, cluster=_cluster(client, cluster), period=period, since=since, until=until
         )
-    if shown_as_json(context, as_json, found):
+    if shown_as_json(context, as_json, bill):
         return
+    money = (f"COST ({bill.currency})", "PREDICTED")
     energy = ("KWH", "GPUS MEASURED", "MODELLED", "GPU HOURS")
-    lines = [_cost_line(row) for row in (*found.rows, found.total)]
-    table((by.upper(), f"COST ({found.currency})", "PREDICTED", *energy), lines)
-    if found.more:
+    rows = [_cost_row(costs_of_one) for costs_of_one in (*bill.rows, bill.total)]
+    table((by.upper(), *money, *energy), rows)
+    if bill.more:
         out().print("There are more rows: the page Costs has all of them as CSV.")
 
 
-def _cost_line(row: CostSum) -> tuple[str, ...]:
-    predicted = "" if row.predicted_cost is None else f"{row.predicted_cost:.4f}"
-    numbers = (f"{value:.3f}" for value in (row.kwh, row.measured_kwh, row.modelled_kwh, row.gpu_h))
-    return (shown(row.name), f"{row.cost:.4f}", predicted, *numbers)
+def _cost_row(costs: CostSum) -> tuple[str, ...]:
+    """Return the row of an hour, day, node, team or job in the table of costs, or of their sum."""
+    predicted = "" if costs.predicted_cost is None else f"{costs.predicted_cost:.4f}"
+    return (
+        shown(costs.name),
+        f"{costs.cost:.4f}",
+        predicted,
+        f"{costs.kwh:.3f}",
+        f"{costs.measured_kwh:.3f}",
+        f"{costs.modelled_kwh:.3f}",
+        f"{costs.gpu_h:.3f}",
+    )
 
 
 def register(app: typer.Typer) -> None:
@@ -243,17 +262,18 @@ def register(app: typer.Typer) -> None:
 
 
 def _node(client: Client, name: str, cluster: str | None) -> Node:
-    found = [n for n in client.nodes(cluster=cluster) if name in (n.name, n.id)]
-    if len(found) > 1:
-        clusters = ", ".join(n.cluster for n in found)
+    """Return the one node with this name or id; end the program if there is not just one."""
+    namesakes = [node for node in client.nodes(cluster=cluster) if name in (node.name, node.id)]
+    if len(namesakes) > 1:
+        clusters = ", ".join(node.cluster for node in namesakes)
         fail(f"there is a node {name} in {clusters}; add --cluster", USAGE)
-    if not found:
+    if not namesakes:
         fail(f"there is no node {name}; `loadmaster nodes` lists them")
-    return found[0]
+    return namesakes[0]
 
 
-def _emptied(client: Client, node: Node) -> Node:
-    """The node once none of its GPUs is held; it may take as long as its jobs take to stop."""
+def _wait_until_empty(client: Client, node: Node) -> Node:
+    """Wait until no job holds a GPU of a node, and return the node as it is then."""
     while True:
         node = _node(client, node.id, None)
         if not any(device.held_slots for device in node.devices):
@@ -262,23 +282,28 @@ def _emptied(client: Client, node: Node) -> Node:
 
 
 def _cluster(client: Client, name: str | None) -> str:
+    """Return the name of the cluster: the given one, else that of the only one there is."""
     if name:
         return name
-    names = [str(c["name"]) for c in client.clusters()]
+    names = [str(cluster["name"]) for cluster in client.clusters()]
     if len(names) != 1:
         fail(f"name the cluster with --cluster: {', '.join(names) or 'there is none yet'}", USAGE)
     return names[0]
 
 
 def _show_node(context: typer.Context, node: Node, as_json: bool) -> None:
+    """Print the state and role of a node."""
     if not shown_as_json(context, as_json, node):
         out().print(f"{shown(node.name)} is {node.state}, for {node.role}")
 
 
 def _show_policy(context: typer.Context, cluster: dict[str, Any], as_json: bool) -> None:
-    names = ("name", "policy", "policy_parameters", "seed", "period_s")
-    if shown_as_json(context, as_json, {name: cluster[name] for name in names}):
+    """Print the policy of a cluster, its parameters, period and seed."""
+    fields = ("name", "policy", "policy_parameters", "seed", "period_s")
+    if shown_as_json(context, as_json, {field: cluster[field] for field in fields}):
         return
-    name, policy, values, seed, period_s = (cluster[name] for name in names)
-    parameters = ", ".join(f"{k}={v}" for k, v in values.items()) or "defaults"
-    out().print(f"{name}: {policy} ({parameters}), every {period_s:g} s, seed {seed}")
+    settings = [f"{name}={value}" for name, value in cluster["policy_parameters"].items()]
+    policy = f"{cluster['policy']} ({', '.join(settings) or 'defaults'})"
+    out().print(
+        f"{cluster['name']}: {policy}, every {cluster['period_s']:g} s, seed {cluster['seed']}"
+    )

@@ -28,6 +28,20 @@ from loadmaster.client.results import Simulation
 from loadmaster.client.simulations import SIMULATED, read_study_file
 
 WATCH_S = 1.0
+"""Seconds between two looks at a simulation that is followed."""
+
+FIGURES = {
+    "running": "jobs with GPUs",
+    "waiting": "waiting jobs",
+    "gpus": "GPUs in use",
+    "cost_per_h": "energy cost per hour",
+    "energy_cost": "energy cost of jobs with GPUs, to their ends",
+    "tardiness_cost": "lateness of jobs with GPUs",
+    "energy_cost_waiting": "energy cost of waiting jobs, at least",
+    "tardiness_cost_waiting": "lateness of waiting jobs, at least",
+}
+"""Figures of a decision that `what-if` compares, in words."""
+
 simulation_app = typer.Typer(no_args_is_help=True, help="Simulations of policies on a cluster.")
 SimulationId = Annotated[
     str, Argument(help="The simulation's id, or the beginning of it.", metavar="SIMULATION")
@@ -49,13 +63,13 @@ def simulate(
     with exit_on_error():
         document = read_study_file(study)
     with connected(context) as client:
-        found = client.simulate(document)
+        simulation = client.simulate(document)
         if wait or report is not None:
-            found = _follow(client, found)
-        if report is not None and found.state == "done":
-            _write(report, client.simulation_file(found.id, "report.html"))
-        _show(context, client, found, report, as_json)
-    if found.state in ("failed", "cancelled"):
+            simulation = _follow(client, simulation)
+        if report is not None and simulation.state == "done":
+            _write(report, client.simulation_file(simulation.id, "report.html"))
+        _show(context, client, simulation, report, as_json)
+    if simulation.state in ("failed", "cancelled"):
         raise typer.Exit(FAILURE)
 
 
@@ -69,31 +83,30 @@ def what_if(
     as_json: Json = False,
 ) -> None:
     """Show what a policy would decide about the live queue now, changing nothing."""
+    # 1. Ask the server.
     with exit_on_error():
-        chosen = parse_settings(parameters or [])
+        values = parse_settings(parameters or [])
     with connected(context) as client:
-        found = client.what_if(cluster, policy, chosen)
-    if shown_as_json(context, as_json, found):
+        answer = client.what_if(cluster, policy, values)
+    if shown_as_json(context, as_json, answer):
         return
-    if found["failure"]:
-        err().print(f"[yellow]It could not decide:[/yellow] {shown(str(found['failure']))}")
-    now, then = found["current"], found["proposed"]
-    words = {
-        "running": "jobs with GPUs", "waiting": "waiting jobs", "gpus": "GPUs in use",
-        "cost_per_h": "energy cost per hour",
-        "energy_cost": "energy cost of jobs with GPUs, to their ends",
-        "tardiness_cost": "lateness of jobs with GPUs",
-        "energy_cost_waiting": "energy cost of waiting jobs, at least",
-        "tardiness_cost_waiting": "lateness of waiting jobs, at least",
-    }  # fmt: skip
-    table(
-        ("", "NOW", shown(policy).upper()),
-        [(text, _figure(now[name]), _figure(then[name])) for name, text in words.items()],
-    )
-    changes = [
-        (d["change"], shown(d["name"]), shown(d["before"]), shown(d["after"]))
-        for d in found["differences"]
-    ]
+    if answer["failure"]:
+        err().print(f"[yellow]It could not decide:[/yellow] {shown(str(answer['failure']))}")
+
+    # 2. The figures of the current decision beside those of the policy.
+    current = answer["current"]
+    proposed = answer["proposed"]
+    rows = []
+    for name, description in FIGURES.items():
+        rows.append((description, _figure(current[name]), _figure(proposed[name])))
+    table(("", "NOW", shown(policy).upper()), rows)
+
+    # 3. The jobs whose placement would change.
+    changes = []
+    for difference in answer["differences"]:
+        before = shown(difference["before"])
+        after = shown(difference["after"])
+        changes.append((difference["change"], shown(difference["name"]), before, after))
     if changes:
         table(("CHANGE", "JOB", "FROM", "TO"), changes)
     else:
@@ -110,13 +123,20 @@ def simulation_list(
 ) -> None:
     """List simulations, newest first."""
     with connected(context) as client:
-        found = list(client.simulations(limit=limit, state=state, mine=mine))
-    if shown_as_json(context, as_json, found):
+        simulations = list(client.simulations(limit=limit, state=state, mine=mine))
+    if shown_as_json(context, as_json, simulations):
         return
     rows = []
-    for s in found:
-        done = (styled(s.state), f"{100 * s.progress:.0f}%")
-        rows.append((s.id[:SHORT_ID], shown(s.name), *done, shown(s.user), short(s.created_at)))
+    for simulation in simulations:
+        row = (
+            simulation.id[:SHORT_ID],
+            shown(simulation.name),
+            styled(simulation.state),
+            f"{100 * simulation.progress:.0f}%",
+            shown(simulation.user),
+            short(simulation.created_at),
+        )
+        rows.append(row)
     table(("ID", "NAME", "STATE", "DONE", "USER", "ASKED FOR"), rows)
 
 
@@ -124,8 +144,8 @@ def simulation_list(
 def simulation_cancel(context: typer.Context, simulation: SimulationId) -> None:
     """Stop a simulation for good."""
     with connected(context) as client:
-        found = client.cancel_simulation(_id(client, simulation))
-    out().print(f"{shown(found.name)} is {found.state}")
+        cancelled = client.cancel_simulation(_id(client, simulation))
+    out().print(f"{shown(cancelled.name)} is {cancelled.state}")
 
 
 @simulation_app.command("delete")
@@ -156,31 +176,40 @@ def register(app: typer.Typer) -> None:
 
 
 def _follow(client: Client, simulation: Simulation) -> Simulation:
-    """Tell how far it is until it is over."""
-    before = ""
-    while (found := client.simulation(simulation.id)).state not in SIMULATED:
-        line = f"{found.state} {100 * found.progress:.0f}% {found.message}"
-        if line != before:
+    """Print the progress of a simulation until it is over; return it as it is then."""
+    last_line = ""
+    while True:
+        simulation = client.simulation(simulation.id)
+        if simulation.state in SIMULATED:
+            return simulation
+        line = f"{simulation.state} {100 * simulation.progress:.0f}% {simulation.message}"
+        if line != last_line:
             err().print(line, markup=False)
-        before = line
+        last_line = line
         time.sleep(WATCH_S)
-    return found
 
 
 def _show(
-    context: typer.Context, client: Client, found: Simulation, report: Path | None, as_json: bool
+    context: typer.Context,
+    client: Client,
+    simulation: Simulation,
+    report: Path | None,
+    as_json: bool,
 ) -> None:
-    if shown_as_json(context, as_json, found):
+    """Print the state of a simulation, its page's address, and the file of its `report`."""
+    if shown_as_json(context, as_json, simulation):
         return
-    address = f"{client.url}/simulations/{found.id}/"
-    out().print(f"{shown(found.name)} ({found.id}) is {styled(found.state)}: {address}")
-    if found.state == "failed":
-        err().print(found.message, style="red", markup=False)
-    if report is not None and found.state == "done":
+    name = f"{shown(simulation.name)} ({simulation.id})"
+    address = f"{client.url}/simulations/{simulation.id}/"
+    out().print(f"{name} is {styled(simulation.state)}: {address}")
+    if simulation.state == "failed":
+        err().print(simulation.message, style="red", markup=False)
+    if report is not None and simulation.state == "done":
         out().print(f"The report is in {report}")
 
 
 def _write(path: Path, data: bytes) -> None:
+    """Write a file; end the program if that fails."""
     try:
         path.write_bytes(data)
     except OSError as error:
@@ -188,15 +217,16 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _figure(value: float | None) -> str:
+    """Return a figure with four digits; a dash if it is unknown."""
     return "-" if value is None else f"{value:.4g}"
 
 
 def _id(client: Client, text: str) -> str:
-    """The whole id of the simulation whose id is this or begins so."""
+    """Return the whole id of the one simulation whose id is this text or begins with it."""
     if len(text) == len("00000000-0000-0000-0000-000000000000"):
         return text
-    found = [s.id for s in client.simulations() if s.id.startswith(text)]
-    if len(found) != 1:
-        count = len(found) or "no"
+    ids = [one.id for one in client.simulations() if one.id.startswith(text)]
+    if len(ids) != 1:
+        count = len(ids) or "no"
         fail(f"{count} simulations begin with {text}; `loadmaster simulation list` lists them")
-    return found[0]
+    return ids[0]

@@ -14,13 +14,13 @@ token_app = typer.Typer(no_args_is_help=True, help="Your API tokens.")
 def token_list(context: typer.Context, as_json: Json = False) -> None:
     """List your tokens: scope, end and last use."""
     with connected(context) as client:
-        found = client.tokens()
-    if shown_as_json(context, as_json, found):
+        tokens = client.tokens()
+    if shown_as_json(context, as_json, tokens):
         return
-    rows = [
-        (shown(t.id), t.scope, _moment(t.created), _moment(t.expiry), _moment(t.last_used_at))
-        for t in found
-    ]
+    rows = []
+    for token in tokens:
+        moments = map(_moment, (token.created, token.expiry, token.last_used_at))
+        rows.append((shown(token.id), token.scope, *moments))
     table(("TOKEN", "SCOPE", "CREATED", "ENDS", "LAST USED"), rows)
 
 
@@ -35,6 +35,7 @@ def token_revoke(
 
 
 def _moment(moment: datetime | None) -> str:
+    """Return a time as the server gives it, to the minute; a dash for none."""
     return f"{moment:%Y-%m-%d %H:%M}" if moment else "-"
 
 

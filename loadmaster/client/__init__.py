@@ -12,6 +12,7 @@ Reading and submitting (under one idempotency key) are retried. All errors are L
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import uuid
@@ -57,13 +58,23 @@ from loadmaster.client.results import (
 from loadmaster.client.simulations import SimulationCalls
 
 __all__ = [
-    "ApiError", "AuthenticationError", "Client", "ConflictError", "ConnectionFailedError",
-    "InvalidError", "LoadmasterError",
-    "NotFoundError", "PermissionDeniedError", "WaitTimeoutError",
-]  # fmt: skip
+    "ApiError",
+    "AuthenticationError",
+    "Client",
+    "ConflictError",
+    "ConnectionFailedError",
+    "InvalidError",
+    "LoadmasterError",
+    "NotFoundError",
+    "PermissionDeniedError",
+    "WaitTimeoutError",
+]
 
 ENDED = ("completed", "failed", "cancelled")
+"""States of a job that is over."""
+
 MOST_A_CALL = 100
+"""Most jobs that a server accepts in one call."""
 
 _REFUSALS: Mapping[str, tuple[int, type[ApiError]]] = {
     "invalid": (400, InvalidError),
@@ -89,8 +100,9 @@ class Client(SimulationCalls):
     @classmethod
     def logged_in(cls) -> Client:
         """Client of the last `loadmaster login`; LOADMASTER_URL and LOADMASTER_TOKEN override."""
-        given = (os.environ.get(name, "") for name in ("LOADMASTER_URL", "LOADMASTER_TOKEN"))
-        account = credentials(*given)
+        url = os.environ.get("LOADMASTER_URL", "")
+        token = os.environ.get("LOADMASTER_TOKEN", "")
+        account = credentials(url, token)
         return cls(account.url, account.token)
 
     def __enter__(self) -> Client:
@@ -112,13 +124,18 @@ class Client(SimulationCalls):
         scope: str | None = None,
         new_password: str | None = None,
     ) -> Token:
-        """A token for name and password; this client uses it from now on.
+        """Return a token for name and password; this client uses it from now on.
 
         `scope`: "read", "submit" or "operate" (default). A one-time password needs a new one.
         """
-        asked = {"valid_h": valid_h, "scope": scope, "new_password": new_password}
-        body = given({"username": username, "password": password, **asked})
-        token = read(Token, self._rest.call("POST", "tokens/", json=body))
+        body = {
+            "username": username,
+            "password": password,
+            "valid_h": valid_h,
+            "scope": scope,
+            "new_password": new_password,
+        }
+        token = read(Token, self._rest.call("POST", "tokens/", json=given(body)))
         self._rest.use(token.token)
         return token
 
@@ -164,21 +181,25 @@ class Client(SimulationCalls):
 
         In the place of a refused job is the error that `submit` would have raised.
         """
+        # 1. A key for each job, so that a repeated call makes no second one.
         keys = idempotency_keys
         if keys is None:
             keys = [str(uuid.uuid4()) for _ in jobs]
         if len(keys) != len(jobs):
             text = f"there are {len(jobs)} jobs and {len(keys)} idempotency keys"
             raise LoadmasterError(f"{text}; give one for each job")
-        pairs = zip(jobs, keys, strict=True)
-        keyed = [{"job": dict(job), "idempotency_key": key} for job, key in pairs]
-        found: list[Submission | ApiError] = []
-        for start in range(0, len(keyed), MOST_A_CALL):
-            body = {"jobs": keyed[start : start + MOST_A_CALL]}
+        submissions = []
+        for job, key in zip(jobs, keys, strict=True):
+            submissions.append({"job": dict(job), "idempotency_key": key})
+
+        # 2. Submit them in calls of MOST_A_CALL.
+        outcomes: list[Submission | ApiError] = []
+        for start in range(0, len(submissions), MOST_A_CALL):
+            body = {"jobs": submissions[start : start + MOST_A_CALL]}
             answer = self._rest.send("POST", "jobs/bulk/", repeatable=True, json=body)
-            rows = as_list(as_object(content(answer)).get("results"))
-            found += [_outcome(as_object(row)) for row in rows]
-        return found
+            for row in as_list(as_object(content(answer)).get("results")):
+                outcomes.append(_outcome(as_object(row)))
+        return outcomes
 
     def clone(
         self, job_id: str, *, idempotency_key: str | None = None, **overrides: Any
@@ -237,13 +258,15 @@ class Client(SimulationCalls):
         return read(StartNow, self._rest.call("GET", f"jobs/{segment(job_id)}/start-now/"))
 
     def wait(self, job_id: str, *, timeout_s: float | None = None, poll_s: float = 1.0) -> Job:
-        """The job once it is over. Raises WaitTimeoutError."""
-        end = None if timeout_s is None else time.monotonic() + timeout_s
-        while (job := self.job(job_id)).state not in ENDED:
-            if end is not None and time.monotonic() >= end:
+        """Wait until a job is over, and return it. Raises WaitTimeoutError."""
+        end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            job = self.job(job_id)
+            if job.state in ENDED:
+                return job
+            if time.monotonic() >= end_s:
                 raise WaitTimeoutError(f"job {job_id} is still {job.state} after {timeout_s:g} s")
             time.sleep(poll_s)
-        return job
 
     def log_piece(
         self,
@@ -269,18 +292,21 @@ class Client(SimulationCalls):
         rank: int = 0,
         poll_s: float = 1.0,
     ) -> Iterator[str]:
-        """The job's log as text pieces; `follow`: until the job is over."""
+        """Yield the job's log in pieces of text; with `follow` until the job is over."""
         cursor = ""
         while True:
             piece = self.log_piece(
                 job_id, stream=stream, cursor=cursor, offset=None if cursor else offset, rank=rank
             )
-            moved, cursor = piece.cursor != cursor, piece.cursor
+            is_new = piece.text != "" or piece.cursor != cursor
+            cursor = piece.cursor
             if piece.text:
                 yield piece.text
-            if piece.done or (not follow and not piece.text and not moved):
+            if piece.done:
                 return
-            if not piece.text and not moved:
+            if not is_new:
+                if not follow:
+                    return
                 time.sleep(poll_s)
 
     def clusters(self) -> list[dict[str, Any]]:
@@ -320,7 +346,7 @@ class Client(SimulationCalls):
         return self._node(node_id, "role", {"role": role})
 
     def set_slots(self, node_id: str, slots: int, devices: Sequence[str] = ()) -> Node:
-        """Operators: let so many jobs share each GPU of a node, or those of these uuids."""
+        """Let `slots` jobs share each GPU of a node, or each of `devices` (uuids; operators)."""
         return self._node(node_id, "slots", {"slots": slots, "devices": list(devices)})
 
     def enrolment_token(
@@ -351,8 +377,8 @@ class Client(SimulationCalls):
         until: str | None = None,
     ) -> Costs:
         """Energy and cost by group, of a named period (7d) or between ISO 8601 times."""
-        asked = given({"by": by, "cluster": cluster, "period": period, "from": since, "to": until})
-        return read(Costs, self._rest.call("GET", "costs/", params=asked))
+        query = {"by": by, "cluster": cluster, "period": period, "from": since, "to": until}
+        return read(Costs, self._rest.call("GET", "costs/", params=given(query)))
 
     def gpu_types(self) -> list[dict[str, Any]]:
         """The GPU types."""
@@ -398,8 +424,10 @@ def _submission_of(job: Mapping[str, Any], *, created: bool) -> Submission:
 
 
 def _outcome(row: Mapping[str, Any]) -> Submission | ApiError:
+    """Return the submission of a job among others, or the error by which it was refused."""
     if row.get("job"):
         return _submission_of(as_object(row["job"]), created=bool(row.get("created")))
     error = as_object(row.get("error"))
-    status, kind = _REFUSALS.get(str(error.get("code")), (400, ApiError))
-    return kind(status, str(error.get("code")), str(error.get("detail")), error.get("fields"))
+    code = str(error.get("code"))
+    status, error_class = _REFUSALS.get(code, (400, ApiError))
+    return error_class(status, code, str(error.get("detail")), error.get("fields"))

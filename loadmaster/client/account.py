@@ -1,4 +1,4 @@
-"""Server and token of client and command line: as given, else of the last login."""
+"""Server and token of client and command line: given ones, else those of the last login."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def config_file() -> Path:
 
 
 def read_account() -> Account | None:
-    """The account logged in to, if there is one."""
+    """Return the account of the last login; None without one."""
     try:
         data = json.loads(config_file().read_text())
         return Account(str(data["url"]), str(data["token"]))
@@ -41,13 +41,17 @@ def write_account(account: Account) -> Path:
 
 
 def credentials(url: str = "", token: str = "") -> Account:
-    """Server and token as given, else of the last login; LoadmasterError without a server."""
-    kept = read_account() or Account("", "")
-    server = url or kept.url
+    """Return the given server and token, or those of the last login in place of empty ones.
+
+    A token is used for its own server alone. Raises LoadmasterError without a server.
+    """
+    last_login = read_account() or Account("", "")
+    server = url or last_login.url
     if not server:
         raise LoadmasterError(
             "log in first: loadmaster login https://your.server (or set LOADMASTER_URL and"
             " LOADMASTER_TOKEN)"
         )
-    is_kept = kept.url.rstrip("/") == server.rstrip("/")
-    return Account(server, token or (kept.token if is_kept else ""))
+    if not token and last_login.url.rstrip("/") == server.rstrip("/"):
+        token = last_login.token
+    return Account(server, token)

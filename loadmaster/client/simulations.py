@@ -1,18 +1,20 @@
 """The client's calls for simulations, and study files with traces read in."""
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from loadmaster.client.rest import Rest, WaitTimeoutError, as_object, content, given, segment
+from loadmaster.client.rest import Rest, WaitTimeoutError, as_object, content, segment
 from loadmaster.client.results import Simulation, read
 from loadmaster.strict_yaml import read_fields, read_text
 
 LARGEST = 2_000_000
-"""Bytes of a study with all it names, as far as a server takes them."""
+"""Most bytes of a study with its files that a server accepts."""
 
 REMEDY = "; manage.py simulate takes larger ones"
+"""End of the refusal of a larger one."""
 
 TEXTS = {"path": "text", "throughputs": "tables"}
 """Options of a workload that name a file, and those that hold its text instead."""
@@ -67,21 +69,24 @@ class SimulationCalls:
     def wait_for_simulation(
         self, simulation_id: str, *, timeout_s: float | None = None, poll_s: float = 1.0
     ) -> Simulation:
-        """The simulation once it is over. Raises WaitTimeoutError."""
-        end = None if timeout_s is None else time.monotonic() + timeout_s
-        while (found := self.simulation(simulation_id)).state not in SIMULATED:
-            if end is not None and time.monotonic() >= end:
-                text = f"simulation {simulation_id} is still {found.state} after {timeout_s:g} s"
-                raise WaitTimeoutError(text)
+        """Wait until a simulation is over, and return it. Raises WaitTimeoutError."""
+        end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            simulation = self.simulation(simulation_id)
+            if simulation.state in SIMULATED:
+                return simulation
+            if time.monotonic() >= end_s:
+                state = f"is still {simulation.state} after {timeout_s:g} s"
+                raise WaitTimeoutError(f"simulation {simulation_id} {state}")
             time.sleep(poll_s)
-        return found
 
     def what_if(
         self, cluster: str, policy: str, parameters: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Decisions of another policy for a cluster now. Nothing is changed."""
-        chosen = None if parameters is None else dict(parameters)
-        body = given({"policy": policy, "parameters": chosen})
+        body: dict[str, Any] = {"policy": policy}
+        if parameters is not None:
+            body["parameters"] = dict(parameters)
         path = f"clusters/{segment(cluster)}/what-if/"
         return as_object(self._rest.call("POST", path, json=body))
 
@@ -91,29 +96,32 @@ class SimulationCalls:
 
 
 def read_study_file(path: Path) -> dict[str, Any]:
-    """The study in a file, with the files it names in place of their names.
+    """Read a study, with the content of the files it names in place of their names.
 
     Paths count from the study's folder. Raises DocumentError, naming what cannot be read.
     """
     study = _fields(path)
-    cluster, workload = study.get("cluster"), study.get("workload")
+    cluster = study.get("cluster")
     if isinstance(cluster, str):
         study["cluster"] = _fields(path.parent / cluster)
+    workload = study.get("workload")
     if isinstance(workload, dict):
         study["workload"] = _with_texts(workload, path.parent)
     return study
 
 
 def _with_texts(workload: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The workload with what its files hold in place of their names."""
-    found = dict(workload)
-    for name, text in TEXTS.items():
-        if isinstance(file := workload.get(name), str):
-            del found[name]
-            found[text] = read_text(folder / file, LARGEST, REMEDY, any_encoding=True)
-            if name == "path":
-                found.setdefault("name", Path(file).name)
-    return found
+    """Return a workload with the content of its files in place of their names."""
+    with_texts = dict(workload)
+    for path_option, text_option in TEXTS.items():
+        file = workload.get(path_option)
+        if not isinstance(file, str):
+            continue
+        del with_texts[path_option]
+        with_texts[text_option] = read_text(folder / file, LARGEST, REMEDY, any_encoding=True)
+        if path_option == "path":
+            with_texts.setdefault("name", Path(file).name)
+    return with_texts
 
 
 def _fields(path: Path) -> dict[str, Any]:

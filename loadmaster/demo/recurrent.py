@@ -33,10 +33,16 @@ class Lstm:
         }
 
     def loss_and_gradients(self, inputs: Array, targets: Array) -> tuple[float, Parameters]:
-        p, trace = self.parameters, Trace()
+        """Return the mean loss of these images, and its gradient by each parameter."""
+        # 1. Forward: the state after the last row gives the scores.
+        trace = Trace()
+        dense = self.parameters["dense"]
         state = self._forward(inputs.reshape(len(inputs), ROWS, -1), trace)
-        loss, by_scores = common.cross_entropy(state @ p["dense"] + p["dense_bias"], targets)
-        gates, gates_bias = self._backward(by_scores @ p["dense"].T, trace)
+        scores = state @ dense + self.parameters["dense_bias"]
+
+        # 2. Backward; `by_x` is the gradient of the loss by x.
+        loss, by_scores = common.cross_entropy(scores, targets)
+        gates, gates_bias = self._backward(by_scores @ dense.T, trace)
         return loss, {
             "gates": gates,
             "gates_bias": gates_bias,
@@ -45,38 +51,48 @@ class Lstm:
         }
 
     def _forward(self, sequences: Array, trace: Trace) -> Array:
-        state = cell = np.zeros((len(sequences), self.hidden))
+        """Return the state h after the last row, and append the values of each row to `trace`."""
+        state = np.zeros((len(sequences), self.hidden))
+        cell = np.zeros((len(sequences), self.hidden))
         for row in range(ROWS):
             joined = np.concatenate([sequences[:, row], state], axis=1)
             z = joined @ self.parameters["gates"] + self.parameters["gates_bias"]
-            opened = 0.5 + 0.5 * np.tanh(0.5 * z[:, : 3 * self.hidden])
-            taken, kept, shown = np.split(opened, 3, axis=1)
-            new = np.tanh(z[:, 3 * self.hidden :])
-            before, cell = cell, kept * cell + taken * new
-            seen = np.tanh(cell)
-            state = shown * seen
-            trace.append((joined, taken, kept, shown, new, before, seen))
+            gates = 0.5 + 0.5 * np.tanh(0.5 * z[:, : 3 * self.hidden])  # the sigmoid s
+            input_gate, forget_gate, output_gate = np.split(gates, 3, axis=1)
+            candidate = np.tanh(z[:, 3 * self.hidden :])
+            old_cell = cell
+            cell = forget_gate * old_cell + input_gate * candidate
+            output = np.tanh(cell)
+            state = output_gate * output
+            row_values = (joined, input_gate, forget_gate, output_gate, candidate, old_cell, output)
+            trace.append(row_values)
         return state
 
     def _backward(self, by_state: Array, trace: Trace) -> tuple[Array, Array]:
+        """Return the gradients by the weights and the bias of the gates.
+
+        `by_state`: by the state after the last row.
+        """
         by_weights = np.zeros_like(self.parameters["gates"])
         by_bias = np.zeros_like(self.parameters["gates_bias"])
         by_cell = np.zeros_like(by_state)
-        for joined, taken, kept, shown, new, before, seen in reversed(trace):
-            by_cell = by_cell + by_state * shown * (1.0 - seen**2)
-            by_taken = by_cell * new * taken * (1.0 - taken)
-            by_kept = by_cell * before * kept * (1.0 - kept)
-            by_shown = by_state * seen * shown * (1.0 - shown)
-            by_new = by_cell * taken * (1.0 - new**2)
-            by_z = np.concatenate([by_taken, by_kept, by_shown, by_new], axis=1)
+        for row_values in reversed(trace):
+            joined, input_gate, forget_gate, output_gate, candidate, old_cell, output = row_values
+            by_cell = by_cell + by_state * output_gate * (1.0 - output**2)
+            by_input = by_cell * candidate * input_gate * (1.0 - input_gate)
+            by_forget = by_cell * old_cell * forget_gate * (1.0 - forget_gate)
+            by_output = by_state * output * output_gate * (1.0 - output_gate)
+            by_candidate = by_cell * input_gate * (1.0 - candidate**2)
+            by_z = np.concatenate([by_input, by_forget, by_output, by_candidate], axis=1)
             by_weights += joined.T @ by_z
             by_bias += by_z.sum(axis=0)
             by_state = by_z @ self.parameters["gates"][-self.hidden :].T
-            by_cell = by_cell * kept
+            by_cell = by_cell * forget_gate
         return by_weights, by_bias
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Train the network as the command line says."""
     parser = common.options_parser("recurrent", __doc__)
     parser.set_defaults(learning_rate=0.01)
     parser.add_argument(

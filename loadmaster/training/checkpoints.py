@@ -21,12 +21,20 @@ from loadmaster.files import sync
 from loadmaster.outputs import say
 
 KEPT = 2
+"""Checkpoints that stay in the folder: the newest ones."""
+
 LOCK_WAIT_S = 10.0
+"""Longest wait in seconds for the folder's lock, or for a checkpoint of another node to appear."""
+
 LOCK_RETRY_S = 0.05
 MANIFEST = "manifest.json"
 PREVIOUS = "manifest.previous.json"
 VERSION = 1
+"""Version of the manifest's form."""
+
 _OURS = re.compile(r"^(?:\.tmp-)?step-(?P<step>\d+)-fence-(?P<fence>\d+)\.ckpt")
+"""Names of files that this module writes."""
+
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EAGAIN})
 
 
@@ -52,7 +60,7 @@ class StaleFence(SystemExit):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Position in the job: steps done, epoch, batches used of it, last loss."""
+    """Position in the job: steps done, epoch, batches of it that were used, and the last loss."""
 
     step: int = 0
     epoch: int = 0
@@ -72,7 +80,7 @@ class Checkpoint:
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> "Checkpoint":
-        """From plain data, as `asdict` makes it."""
+        """Return the checkpoint of plain data, as `asdict` makes it."""
         return cls(**{**entry, "position": Position(**entry["position"])})
 
 
@@ -112,7 +120,7 @@ class Disk:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """True if the error or its cause is a full disk or a locked folder."""
+    """Return True if the error or a cause of it is a full disk or a locked folder."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in _FULL:
@@ -136,8 +144,10 @@ class CheckpointStore:
         warn: Callable[[str], None] | None = None,
         lock_wait_s: float = LOCK_WAIT_S,
     ) -> None:
-        self.folder, self._fence = folder, fence
-        self._disk, self._warn = disk or Disk(), warn or _to_stderr
+        self.folder = folder
+        self._fence = fence
+        self._disk = disk or Disk()
+        self._warn = warn or _to_stderr
         self._lock_wait_s = lock_wait_s
         self._checkpoints: tuple[Checkpoint, ...] = ()
 
@@ -152,7 +162,7 @@ class CheckpointStore:
         return self._checkpoints[-1] if self._checkpoints else None
 
     def follow(self, checkpoint: Checkpoint) -> Path:
-        """File of a checkpoint that another process found in the folder; not owned.
+        """Wait for a checkpoint that another rank found in the folder, and return its file.
 
         Raises CheckpointError if a folder on the network does not show it whole in time.
         """
@@ -177,7 +187,8 @@ class CheckpointStore:
             StaleFence: a newer launch has the folder.
             CheckpointError: the manifest and the one before it cannot be read.
         """
-        self._checkpoints = (self._take_over() if own else self._read()).checkpoints
+        manifest = self._take_over() if own else self._read()
+        self._checkpoints = manifest.checkpoints
         while self._checkpoints:
             newest = self._checkpoints[-1]
             if self._is_whole(newest):
@@ -193,16 +204,20 @@ class CheckpointStore:
         Raises StaleFence (a newer launch has the folder), OSError (see `is_disk_full`; the former
         checkpoints stand) or CheckpointError (`save` wrote no file).
         """
+        # 1. A launch that a newer one has replaced writes nothing.
         self.folder.mkdir(parents=True, exist_ok=True)
         self._check_fence(self._read())
+
+        # 2. Write the file under a temporary name, flush it, and make it the newest.
         name = f"step-{position.step:012d}-fence-{self._fence or 0}.ckpt"
         temporary = self.folder / f".tmp-{name}"
         try:
             save(temporary)
             _settle_suffix(temporary)
             self._disk.sync(temporary)
-            size, digest = temporary.stat().st_size, _sha256(temporary)
-            checkpoint = Checkpoint(name, self._fence or 0, size, digest, position)
+            size = temporary.stat().st_size
+            sha256 = _sha256(temporary)
+            checkpoint = Checkpoint(name, self._fence or 0, size, sha256, position)
             with self._locked():
                 self._commit(checkpoint, temporary)
         except (FileNotFoundError, CheckpointError):
@@ -214,6 +229,7 @@ class CheckpointStore:
         return checkpoint
 
     def _commit(self, checkpoint: Checkpoint, temporary: Path) -> None:
+        """Give a checkpoint its name, then name it in the manifest, and remove older ones."""
         fence = self._check_fence(self._read())
         self._disk.rename(temporary, self.folder / checkpoint.file)
         self._disk.sync(self.folder)
@@ -224,12 +240,16 @@ class CheckpointStore:
         self._sweep(manifest)
 
     def _take_over(self) -> Manifest:
+        """Write this launch's fence into the manifest, and return the manifest.
+
+        On a full disk it stays as it is: the next save takes the folder over.
+        """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with self._locked():
-                found = self._read()
-                manifest = replace(found, fence=self._check_fence(found))
-                if manifest != found:
+                former = self._read()
+                manifest = replace(former, fence=self._check_fence(former))
+                if manifest != former:
                     self._write_manifest(manifest)
                 self._sweep(manifest)
         except OSError as error:
@@ -241,6 +261,7 @@ class CheckpointStore:
         return manifest
 
     def _check_fence(self, manifest: Manifest) -> int:
+        """Return this launch's fence, by default the manifest's. Raises StaleFence."""
         fence = manifest.fence if self._fence is None else self._fence
         if fence < manifest.fence:
             raise StaleFence(self.folder, fence, manifest.fence)
@@ -248,8 +269,12 @@ class CheckpointStore:
         return fence
 
     def _read(self) -> Manifest:
-        """The manifest, or the one before it if it is damaged, or an empty one in a new folder."""
-        paths = [path for name in (MANIFEST, PREVIOUS) if (path := self.folder / name).exists()]
+        """Return the manifest; if it is damaged the one before; in a new folder an empty one.
+
+        Raises CheckpointError if none of them can be read.
+        """
+        candidates = (self.folder / MANIFEST, self.folder / PREVIOUS)
+        paths = [path for path in candidates if path.exists()]
         for path in paths:
             try:
                 return Manifest.from_json(path.read_bytes())
@@ -261,7 +286,9 @@ class CheckpointStore:
         return Manifest()
 
     def _write_manifest(self, manifest: Manifest) -> None:
-        path, temporary = self.folder / MANIFEST, self.folder / f".tmp-{MANIFEST}"
+        """Replace the manifest durably; the former one stays as the previous one."""
+        path = self.folder / MANIFEST
+        temporary = self.folder / f".tmp-{MANIFEST}"
         try:
             self._disk.write(temporary, manifest.to_json())
             self._disk.sync(temporary)
@@ -273,6 +300,7 @@ class CheckpointStore:
             temporary.unlink(missing_ok=True)
 
     def _is_whole(self, checkpoint: Checkpoint) -> bool:
+        """Return True if the file of a checkpoint has the size and hash of its manifest."""
         path = self.folder / checkpoint.file
         try:
             return path.stat().st_size == checkpoint.size and _sha256(path) == checkpoint.sha256

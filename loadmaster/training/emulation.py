@@ -11,7 +11,13 @@ from collections import deque
 from collections.abc import Callable
 
 SLICE_S = 0.05
+"""Longest sleep in seconds before the next look at whether the job shall stop."""
+
 CATCH_UP_PERIODS = 3
+"""Most periods that a late step may be behind the clock."""
+
+RECENT_STEPS = 32
+"""Steps from which the current speed is computed."""
 
 
 class PacingClock:
@@ -32,7 +38,9 @@ class PacingClock:
             raise ValueError(
                 f"step_s must be a finite number of seconds above zero, not {step_s!r}"
             )
-        self.step_s, self._now, self._sleep = step_s, now, sleep
+        self.step_s = step_s
+        self._now = now
+        self._sleep = sleep
         self._deadline_s: float | None = None
         self._work_began_s = 0.0
         self._steps = 0
@@ -56,20 +64,21 @@ class PacingClock:
 
     def wait(self, stopped: Callable[[], bool] = lambda: False) -> None:
         """End a step: count it and sleep until its deadline or `stopped`."""
+        # 1. Count the step.
         self.start()
         now_s = self._now()
         self._steps += 1
-        self._overruns += now_s - self._work_began_s > self.step_s
-        deadline_s = max(
-            (self._deadline_s or 0.0) + self.step_s, now_s - CATCH_UP_PERIODS * self.step_s
-        )
-        while (left_s := deadline_s - now_s) > 0 and not stopped():
-            self._sleep(min(left_s, SLICE_S))
+        if now_s - self._work_began_s > self.step_s:
+            self._overruns += 1
+
+        # 2. Sleep until its deadline, in slices.
+        on_the_grid_s = (self._deadline_s or 0.0) + self.step_s
+        deadline_s = max(on_the_grid_s, now_s - CATCH_UP_PERIODS * self.step_s)
+        while deadline_s > now_s and not stopped():
+            self._sleep(min(deadline_s - now_s, SLICE_S))
             now_s = self._now()
-        self._deadline_s, self._work_began_s = deadline_s, now_s
-
-
-RECENT_STEPS = 32
+        self._deadline_s = deadline_s
+        self._work_began_s = now_s
 
 
 class Meter:

@@ -27,6 +27,8 @@ from loadmaster.training.run_folder import (
 )
 
 PROGRESS_EVERY_S = 0.5
+"""Shortest time in seconds between two lines of progress."""
+
 EXIT_PREEMPTED = 75
 
 Batch = TypeVar("Batch")
@@ -85,10 +87,13 @@ class Run:
         self._pacing = PacingClock(step_s) if step_s else None
         self._pace = PaceWatch(environment.run_dir, step_s or math.inf)
         self._meter = Meter()
-        self._step = self._launch_steps = 0
+        self._step = 0
+        self._launch_steps = 0
+        """Steps that are done: of the job, and of this launch."""
         self._saved_step: int | None = None
         self._logged_step: int | None = None
-        self._logged_s = self._saved_s = 0.0
+        self._saved_s = 0.0
+        self._logged_s = 0.0
         self._gang = gang_of(environment, self._fell)
 
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
@@ -125,47 +130,66 @@ class Run:
         if begin is None:
             return Position()
         self._work.load(self._path_of(begin))
-        self._step, self._saved_step = begin.position.step, begin.position.step
+        self._step = begin.position.step
+        self._saved_step = begin.position.step
         if begin.position.loss is not None:
             self.metrics["loss"] = begin.position.loss
         self._gang.begin(self._step)
         return begin.position
 
     def _meet(self) -> Checkpoint | None:
+        """Wait for the other ranks; return the checkpoint at which all begin, None for none.
+
+        Raises Preempted if the launch shall end before all ranks are there.
+        """
         newest = None
         if self._store and self._gang.finds:
             self._store.resume(own=self._gang.leads)
             newest = self._store.newest
         try:
             return self._gang.meet(self._term.reason, newest)
-        except LeftEarlyError as told:
-            self._log_event("preempted", reason=told.reason)
-            raise Preempted(told.reason) from told
+        except LeftEarlyError as error:
+            self._log_event("preempted", reason=error.reason)
+            raise Preempted(error.reason) from error
 
     def _path_of(self, begin: Checkpoint) -> Path:
+        """Return the file of the first checkpoint, waiting until this node shows it.
+
+        Raises CheckpointError.
+        """
         if self._store is None:
             begins = f"rank 0 begins at step {begin.position.step}"
             raise CheckpointError(f"{begins}, and this rank has no folder of checkpoints")
-        is_own = begin == self._store.newest
-        return self._store.folder / begin.file if is_own else self._store.follow(begin)
+        if begin == self._store.newest:
+            return self._store.folder / begin.file
+        return self._store.follow(begin)
 
     def _goes_on(self, epochs: Epochs[Batch]) -> bool:
-        """Return True for another step; raise what ends the launch at this boundary."""
+        """Return True for another step. Raises QuotaReached or Preempted at the end of a launch."""
+        # 1. The steps of the job or of this launch are done.
         if self._work.total is not None and self._step >= self._work.total:
             return False
         if self._quota is not None and self._launch_steps >= self._quota:
             self._close("quota", epochs)
             raise QuotaReached
-        if reason := self._gang.pass_boundary(self._step, self._stop_reason()):
+
+        # 2. The agent wants it to stop, and all ranks have agreed on this step.
+        reason = self._gang.pass_boundary(self._step, self._stop_reason())
+        if reason:
             self._close("preempted", epochs, reason=reason)
             raise Preempted(reason)
+
+        # 3. It goes on, perhaps after a checkpoint.
         if self._launch_steps and time.monotonic() - self._saved_s >= self._work.every_s:
             self._checkpoint(epochs)
         return True
 
     def _stop_reason(self) -> str | None:
+        """Return the reason for this rank to stop, if its gang heeds that; else None."""
         reason = self._term.reason()
-        return reason if reason and self._gang.heeds(reason) else None
+        if reason and self._gang.heeds(reason):
+            return reason
+        return None
 
     def _is_over(self) -> bool:
         return self._gang.is_ending or self._stop_reason() is not None
@@ -198,8 +222,11 @@ class Run:
         self._log_event(event, **more)
 
     def _checkpoint(self, epochs: Epochs[Batch]) -> None:
+        """Save the state if this rank does so for its gang; a full disk only warns."""
         if self._store is None or not self._gang.leads:
             return
+
+        # 1. Save it.
         began_s = time.monotonic()
         position = Position(self._step, epochs.epoch, epochs.batch, self._loss())
         try:
@@ -213,25 +240,34 @@ class Run:
             self._warn(f"no room for the checkpoint of step {self._step}, {stands}: {error}")
         else:
             self._log_event("checkpoint", checkpoint_s=time.monotonic() - began_s)
+
+        # 2. Its time is no part of a step.
         self._saved_s = time.monotonic()
         self._meter.pause(self._saved_s - began_s)
         if self._pacing:
             self._pacing.shift(self._saved_s - began_s)
 
     def _loss(self) -> float | None:
+        """Return the newest loss, None before there is one; update the metrics."""
         if self._work.ask:
             self.metrics.update(self._work.ask())
-        return float(self.metrics["loss"]) if "loss" in self.metrics else None
+        if "loss" not in self.metrics:
+            return None
+        return float(self.metrics["loss"])
 
     def _log_progress(self) -> None:
-        self._logged_s, self._logged_step = time.monotonic(), self._step
+        self._logged_s = time.monotonic()
+        self._logged_step = self._step
         self._log_event("progress")
 
     def _log_event(self, event: str, **more: object) -> None:
+        """Write an event with the launch's figures, and with `more` fields."""
         if not self._log.is_open:
             return
         loss = self._loss()
-        others = {name: float(value) for name, value in self.metrics.items() if name != "loss"}
+        metrics = {name: float(value) for name, value in self.metrics.items() if name != "loss"}
+        if metrics:
+            more = {"metrics": metrics, **more}
         self._log.write(
             event,
             step=self._step,
@@ -241,7 +277,6 @@ class Run:
             loss=loss,
             overrun_fraction=self._pacing.overrun_fraction if self._pacing else None,
             saved_step=self._saved_step,
-            **({"metrics": others} if others else {}),
             **more,
         )
 

@@ -31,10 +31,11 @@ class ByEpoch(Generic[Batch]):
 
 
 class Sharded(Generic[Batch]):
-    """This rank's part of a loader's batches: one of every `world_size`; a remainder is left out.
+    """Loader of this rank's share of the batches: one of every `world_size` batches.
 
-    So no rank waits for another at the end of an epoch. Rank and size are by default those of this
-    launch; every rank reads all batches. Raises ValueError if there is no such rank.
+    Every rank reads all batches. A remainder at the end of an epoch is left out, so that no rank
+    waits for another. Rank and size are by default those of this launch. Raises ValueError if there
+    is no such rank.
     """
 
     def __init__(
@@ -48,8 +49,7 @@ class Sharded(Generic[Batch]):
             raise ValueError(f"rank {self._rank} is none of {self._size}")
 
     def set_epoch(self, epoch: int) -> None:
-        if callable(set_epoch := getattr(self._loader, "set_epoch", None)):
-            set_epoch(epoch)
+        _set_epoch(self._loader, epoch)
 
     def __iter__(self) -> Iterator[Batch]:
         return self.iter_from(0)
@@ -57,35 +57,45 @@ class Sharded(Generic[Batch]):
     def iter_from(self, batch: int) -> Iterator[Batch]:
         """Yield this rank's batches from a number on."""
         source = iter(_rest_of(self._loader, batch * self._size))
-        while len(row := tuple(islice(source, self._size))) == self._size:
-            yield row[self._rank]
+        while True:
+            one_for_each_rank = tuple(islice(source, self._size))
+            if len(one_for_each_rank) < self._size:
+                return
+            yield one_for_each_rank[self._rank]
 
     def __len__(self) -> int:
-        """This rank's batches; TypeError where the loader does not know."""
+        """Return the number of this rank's batches. Raises TypeError if it is not known."""
         if not isinstance(self._loader, Sized):
             raise TypeError("the loader does not know how many batches it has")
         return len(self._loader) // self._size
 
 
 class Epochs(Generic[Batch]):
-    """The batches from a position on, epoch after epoch; `epoch` and `batch` tell the position.
+    """Batches from a position on, epoch after epoch; without `again` to the end of the first.
 
-    A loader's `set_epoch` and `iter_from` are used if it has them; else used batches are skipped.
+    `epoch` and `batch` are the position after the last batch. A loader's `set_epoch` and
+    `iter_from` are called if it has them; else the batches before the position are read and
+    skipped.
     """
 
     def __init__(self, loader: Iterable[Batch], position: Position, *, again: bool) -> None:
-        self._loader, self._again = loader, again
-        self.epoch, self.batch = position.epoch, 0
+        self._loader = loader
+        self._again = again
+        self.epoch = position.epoch
+        self.batch = 0
         self._skip = position.batch
 
     def __iter__(self) -> Iterator[Batch]:
+        # 1. A position at the very end of an epoch is the beginning of the next one.
         if self._skip and self._skip == _length(self._loader):
             if not self._again:
                 return
-            self.epoch, self._skip = self.epoch + 1, 0
+            self.epoch += 1
+            self._skip = 0
+
+        # 2. The rest of this epoch, then whole ones.
         while True:
-            if callable(set_epoch := getattr(self._loader, "set_epoch", None)):
-                set_epoch(self.epoch)
+            _set_epoch(self._loader, self.epoch)
             self.batch = self._skip
             for batch in _rest_of(self._loader, self._skip):
                 self.batch += 1
@@ -95,19 +105,32 @@ class Epochs(Generic[Batch]):
                 raise ValueError(f"{text}: give one that can be iterated again")
             if not self._again:
                 return
-            self.epoch, self.batch, self._skip = self.epoch + 1, 0, 0
+            self.epoch += 1
+            self.batch = 0
+            self._skip = 0
+
+
+def _set_epoch(loader: object, epoch: int) -> None:
+    """Tell a loader the number of the epoch, if it has a method for that."""
+    set_epoch = getattr(loader, "set_epoch", None)
+    if callable(set_epoch):
+        set_epoch(epoch)
 
 
 def _rest_of(loader: Iterable[Batch], first: int) -> Iterable[Batch]:
-    """The batches of the epoch from the `first` on."""
-    if callable(iter_from := getattr(loader, "iter_from", None)):
-        rest: Iterable[Batch] = iter_from(first)
-        return rest
+    """Return the batches of the epoch from number `first` on."""
+    iter_from = getattr(loader, "iter_from", None)
+    if callable(iter_from):
+        batches: Iterable[Batch] = iter_from(first)
+        return batches
     return islice(loader, first, None)
 
 
 def _length(loader: object) -> int | None:
+    """Return the number of batches of an epoch; None if the loader does not know it."""
+    if not isinstance(loader, Sized):
+        return None
     try:
-        return len(loader) if isinstance(loader, Sized) else None
-    except TypeError:  # has the method, but its data have no length
+        return len(loader)
+    except TypeError:  # it has the method, but its data have no length
         return None

@@ -33,10 +33,10 @@ class JobEnvironmentError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class JobEnvironment:
-    """The LOADMASTER_ variables of a launch; all absent in a plain script.
+    """LOADMASTER_ variables of a launch; all are absent in a script that is started by hand.
 
-    `steps` are the job's, `steps_quota` those of this launch; `gang` is "host:port" of rank 0. A
-    script started by hand is the rank that its launcher says.
+    `steps` are the job's, `steps_quota` those of this launch; `gang` is "host:port" of rank 0.
+    `rank` and `world_size` of a script started by hand are those of torchrun and its like.
     """
 
     run_dir: Path | None = None
@@ -70,20 +70,22 @@ class JobEnvironment:
 
 
 class WatchedFile:
-    """JSON file of the agent's: looked at no more than every 50 ms, and read when it changed.
+    """JSON file of the agent, read when it has changed; looked at every TERM_CHECK_S at most.
 
-    While it cannot be read or makes no sense, what was last taken holds.
+    `take` gets its content. While the file cannot be read or makes no sense, nothing is taken.
     """
 
     def __init__(self, path: Path | None, take: Callable[[dict[str, Any]], None]) -> None:
-        self.path, self._take = path, take
+        self.path = path
+        self._take = take
         self._looked_s = -math.inf
         self._stamp: tuple[int, int, int] | None = None
 
     def look(self, *, again: bool = False) -> None:
-        """Take the content if it has changed; `again`: whenever the last look was."""
+        """Take the content if it has changed; with `again` however short ago the last look was."""
         now_s = time.monotonic()
-        if self.path is None or (now_s - self._looked_s < TERM_CHECK_S and not again):
+        is_recent = now_s - self._looked_s < TERM_CHECK_S
+        if self.path is None or (is_recent and not again):
             return
         self._looked_s = now_s
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -104,7 +106,8 @@ class TermWatch:
         self._file = WatchedFile(run_dir / TERM_FILE if run_dir else None, self._take)
         self._fence = fence
         self._terminated = False
-        self._asked: str | None = None
+        self._order: str | None = None
+        """Reason of the agent's order to stop, or of a newer launch."""
         self._has_passed: Callable[[], bool] = _never
         self._former: object = None
         self._has_handler = False
@@ -114,9 +117,11 @@ class TermWatch:
         if self._terminated:
             return "SIGTERM"
         self._file.look()
-        if self._asked is None and self._has_passed():
+        if self._order is None and self._has_passed():
             self._file.look(again=True)
-        return self._asked or (TERM_OVER if self._has_passed() else None)
+        if self._order is None and self._has_passed():
+            return TERM_OVER
+        return self._order
 
     def catch_sigterm(self) -> None:
         """Take SIGTERM as a pre-emption, in the main thread unless the script handles it."""
@@ -127,32 +132,46 @@ class TermWatch:
     def release_sigterm(self, *, leaving: bool) -> None:
         """Restore SIGTERM, or ignore it on the way out so that the exit code stands."""
         if self._has_handler and threading.current_thread() is threading.main_thread():
-            former = self._former  # None if it was not set from Python
-            back = former if callable(former) or isinstance(former, int) else signal.SIG_DFL
-            signal.signal(signal.SIGTERM, signal.SIG_IGN if leaving else back)
+            handler: Any = self._former
+            if leaving:
+                handler = signal.SIG_IGN
+            elif handler is None:  # it was not set from Python
+                handler = signal.SIG_DFL
+            signal.signal(signal.SIGTERM, handler)
             self._has_handler = False
 
     def _on_sigterm(self, _signal: int, _frame: FrameType | None) -> None:
         self._terminated = True
 
     def _take(self, term: Mapping[str, object]) -> None:
-        fence, passed = int(str(term["fence"])), _end_of(term)
+        """Take over a term; one of an older launch or another version changes nothing."""
+        # 1. Read all of it before anything changes: a value may make no sense.
+        fence = int(str(term["fence"]))
+        has_passed = _end_of(term)
         if term["version"] != TERM_VERSION or fence < (self._fence or 0):
             return
-        newer = self._fence is not None and fence > self._fence
-        self._asked = str(term.get("reason") or "stop") if term.get("stop") or newer else None
-        self._has_passed = passed
+
+        # 2. The agent's order; a newer launch ends this one too.
+        is_newer_launch = self._fence is not None and fence > self._fence
+        self._order = None
+        if term.get("stop") or is_newer_launch:
+            self._order = str(term.get("reason") or "stop")
+        self._has_passed = has_passed
 
 
 def _end_of(term: Mapping[str, object]) -> Callable[[], bool]:
-    """End of the term by the boot clock, or by an older agent's wall clock."""
-    ends_s, until_s = term.get("term_ends_boot_s"), term.get("term_until_s")
-    if ends_s is not None:
-        end_s = float(str(ends_s))
-        return lambda: boot_s() >= end_s
-    if until_s is not None:
-        wall_s = float(str(until_s))
-        return lambda: time.time() >= wall_s
+    """Return a function that tells whether the term has passed.
+
+    Its end is on the boot clock; older agents write one on the wall clock.
+    """
+    boot_clock = term.get("term_ends_boot_s")
+    if boot_clock is not None:
+        boot_end_s = float(str(boot_clock))
+        return lambda: boot_s() >= boot_end_s
+    wall_clock = term.get("term_until_s")
+    if wall_clock is not None:
+        wall_end_s = float(str(wall_clock))
+        return lambda: time.time() >= wall_end_s
     return _never
 
 
@@ -174,11 +193,12 @@ class PaceWatch:
 
     def _take(self, pace: Mapping[str, Any]) -> None:
         step_s = float(pace["step_s"])
-        self._step_s = step_s if math.isfinite(step_s) and step_s > 0 else self._step_s
+        if math.isfinite(step_s) and step_s > 0:
+            self._step_s = step_s
 
 
 class ProgressLog:
-    """Appends a line of JSON for each event; does nothing without a run folder.
+    """Log of a launch's progress: a line of JSON for each event; none without a run folder.
 
     A full disk loses lines, never the training; the line after a torn one starts afresh.
     """
@@ -197,8 +217,10 @@ class ProgressLog:
         """Append an event now; missing and non-finite values are null."""
         if self._path is None:
             return
-        line = json.dumps({"at_s": time.time(), "event": event, **_finite_fields(fields)})
-        raw = f"{chr(10) * self._torn}{line}\n".encode()
+        line = json.dumps({"at_s": time.time(), "event": event, **_finite_fields(fields)}) + "\n"
+        if self._torn:
+            line = "\n" + line  # ends the torn line
+        raw = line.encode()
         try:
             if self._descriptor is None:
                 self._descriptor = append_to(self._path)
@@ -233,7 +255,7 @@ def boot_s() -> float:
 
 
 def append_to(path: Path) -> int:
-    """Descriptor of a file, created with its folder if missing, to which lines are appended."""
+    """Open a file to append lines, with its folder if that is missing; return its descriptor."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
@@ -243,9 +265,12 @@ def _finite_fields(fields: Mapping[str, object]) -> dict[str, object]:
 
 
 def _finite(value: object) -> object:
+    """Return a value with None in place of numbers that are not finite."""
     if isinstance(value, Mapping):
         return _finite_fields(value)
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
 
 
 def _path(environ: Mapping[str, str], name: str) -> Path | None:
@@ -253,17 +278,22 @@ def _path(environ: Mapping[str, str], name: str) -> Path | None:
 
 
 def _whole(environ: Mapping[str, str], *names: str) -> int | None:
-    """The number in the first of the variables that is set."""
-    name = next((name for name in names if environ.get(name)), "")
-    text = environ.get(name)
-    if not text:
-        return None
-    if not (text.isascii() and text.isdigit()):
-        raise JobEnvironmentError(f"{name} must be a whole number of 0 or more, not {text!r}")
-    return int(text)
+    """Return the number in the first of these variables that is set; None without any.
+
+    Raises JobEnvironmentError.
+    """
+    for name in names:
+        text = environ.get(name)
+        if not text:
+            continue
+        if not (text.isascii() and text.isdigit()):
+            raise JobEnvironmentError(f"{name} must be a whole number of 0 or more, not {text!r}")
+        return int(text)
+    return None
 
 
 def _seconds(environ: Mapping[str, str], name: str) -> float | None:
+    """Return the seconds in a variable, None if it is not set. Raises JobEnvironmentError."""
     text = environ.get(name)
     if not text:
         return None

@@ -31,10 +31,10 @@ from math import inf
 from pathlib import Path
 from typing import Any, BinaryIO
 
-if __name__ == "__main__":  # run as a file by itself: the other one lies beside it
+if __name__ == "__main__":  # run as a file: its other modules lie beside it, without a package
     sys.path.insert(0, str(Path(__file__).parent))
-    import guard_processes as processes  # type: ignore[import-not-found]
-    from guard_output import Output, open_named  # type: ignore[import-not-found]
+    import guard_processes as processes  # type: ignore[import-not-found]  # as above
+    from guard_output import Output, open_named  # type: ignore[import-not-found]  # as above
 else:
     from loadmaster.agent.guarding import guard_processes as processes
     from loadmaster.agent.guarding.guard_output import Output, open_named
@@ -69,6 +69,8 @@ CGROUP_OOM_FILES = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memor
 """Files with the number of processes killed for memory: cgroup version 2, version 1."""
 
 LIBC = ctypes.CDLL(None)
+"""The C library, for prctl(2)."""
+
 WOKEN_BY = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 """Signals for which the guard waits; all but SIGCHLD order it to stop the job."""
 
@@ -80,6 +82,7 @@ def boot_s() -> float:
 
 def own(folder: Path) -> int | None:
     """Create and lock `guard.pid`; return its descriptor, None if the launch has an owner."""
+    # 1. The file is there once: of two guards one creates it.
     try:
         descriptor = os.open(
             folder / "guard.pid", os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600
@@ -89,6 +92,8 @@ def own(folder: Path) -> int | None:
     fcntl.flock(descriptor, fcntl.LOCK_EX)  # an agent that looks holds it for a moment only
     if (folder / "exit.json").exists():  # the agent has settled the launch meanwhile
         return None
+
+    # 2. Tell the agent which process this is.
     owner = {"pid": os.getpid(), "started_ticks": processes.started_ticks("self")}
     with contextlib.suppress(OSError):  # on a full disk the lock alone shows that the guard lives
         os.write(descriptor, json.dumps(owner).encode())
@@ -102,7 +107,9 @@ def read_json(path: Path) -> dict[str, Any] | None:
         data = json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
-    return data if isinstance(data, dict) else None
+    if not isinstance(data, dict):
+        return None
+    return data
 
 
 def reserve_exit(folder: Path) -> None:
@@ -182,10 +189,13 @@ class Stopping:
 
     def look(self, now_s: float) -> None:
         """Read the agent's order, and order a stop if the lease or a limit is over."""
+        # 1. The agent's order.
         order = read_json(self._stop_file)
         if order:
             by = str(order.get("by", "cancel"))
             self.order(by, float(order["term_at_s"]), float(order["kill_at_s"]))
+
+        # 2. The ends of the lease, of the walltime and the like; the grace counts from there.
         ends = {"lease": self._lease.deadline_s(), **self.limits_s}
         for by, end_s in ends.items():
             if now_s >= end_s:
@@ -225,6 +235,7 @@ class Guard:
         self._sandbox: processes.Sandbox | None = None
         self._termed = False
         self._killed = False
+        """Whether the guard has sent SIGTERM, and SIGKILL, to the job while it ran."""
 
     def run(self) -> dict[str, Any]:
         """Start the job and wait for its end; return the content of `exit.json`."""
@@ -409,6 +420,7 @@ class Guard:
         """
         inside = self._processes() if self._sandbox else []
         if self._sandbox and inside:
+            # Without a process in the group of bubblewrap, the job has groups of its own.
             self._sandbox.hold(self._job)
             processes.signal_all(processes.in_group(inside, self._job) or inside, signal.SIGTERM)
             return
@@ -518,13 +530,18 @@ def _become_job(most_processes: int | None) -> None:
 
 def main(folder: Path) -> int:
     """Guard the launch in `folder` from its start to its end; return the guard's exit code."""
+    # 1. Own the launch.
     descriptor = own(folder)  # its lock lasts as long as the process
     if descriptor is None:
         return ALREADY_LAUNCHED
+
+    # 2. Get the job's orphans as children, and the signals only where the guard waits for them.
     signal.pthread_sigmask(signal.SIG_BLOCK, WOKEN_BY)
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1)
     LIBC.prctl(PR_SET_DUMPABLE, 0)  # the job, of the same user, may not trace and so stop its guard
-    with contextlib.suppress(OSError):
+
+    # 3. Run the job, and record how it ended.
+    with contextlib.suppress(OSError):  # a full disk may have room at the job's end
         reserve_exit(folder)
     write_exit(folder, Guard(folder).run())
     return 0

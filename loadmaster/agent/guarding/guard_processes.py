@@ -81,7 +81,7 @@ class Sandbox:
             "--args", str(arguments_fd),
             "--json-status-fd", str(status_write_fd),
             "--block-fd", str(block_fd),
-        ]  # fmt: skip
+        ]  # fmt: skip  # options with their values
         """Words before those of the job's command."""
 
         # 3. State of a stop: the outer process while SIGSTOP holds it, and the job's first process.
@@ -131,7 +131,7 @@ class Sandbox:
         status: dict[str, int] = {}
         for line in self._status_text.splitlines():
             with contextlib.suppress(ValueError):  # a line that is not yet whole
-                status |= json.loads(line)
+                status.update(json.loads(line))
         return status
 
     def init(self) -> int | None:
@@ -368,7 +368,7 @@ def _kill_frozen(root: int, user: int) -> bool:
         time.sleep(0.002)
 
 
-def free_memory(user: int, place: str = "/dev/shm") -> None:  # noqa: S108
+def free_memory(user: int, place: str = "/dev/shm") -> None:  # noqa: S108  # no file of ours
     """Free the shared memory of a user who has no process left: files, folders, segments."""
     # 1. List the memory first: what a process makes that starts after step 2 is not in the list.
     files = _files_of(user, place)
@@ -429,9 +429,14 @@ def _remove(folders: list[str], user: int) -> None:
     for command in (["chmod", "-R", "u+rwx"], ["rm", "-rf", "--one-file-system"]):
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             subprocess.run(
-                [*command, "--", *folders], **own, cwd="/", timeout=60,
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
+                [*command, "--", *folders],
+                **own,
+                cwd="/",
+                timeout=60,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
 
 
 def _group(pid: int) -> int:

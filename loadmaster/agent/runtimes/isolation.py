@@ -36,7 +36,7 @@ from loadmaster.protocol import ReasonClass
 SYSTEM = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/sys",
     "/nix/store", "/run/nvidia-persistenced",
-)  # fmt: skip
+)  # fmt: skip  # a long list of names
 """Folders of the system that every sandbox shows, read-only."""
 
 SETTINGS = "/etc/loadmaster"
@@ -45,7 +45,7 @@ SETTINGS = "/etc/loadmaster"
 RESOLVER = Path("/etc/resolv.conf")
 """File of name servers, often a link to one in /run."""
 
-SHM = "/dev/shm"  # noqa: S108
+SHM = "/dev/shm"  # noqa: S108  # no file of ours
 """Folder of shared memory."""
 
 DEV = Path("/dev")
@@ -71,7 +71,7 @@ TRIAL_S = 10.0
 PASSING = (
     errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT,
     errno.ETIMEDOUT,
-)  # fmt: skip
+)  # fmt: skip  # a long list of names
 """Errors of a trial that may pass, so they do not show that isolation is impossible here."""
 
 BUBBLEWRAP = "bubblewrap"

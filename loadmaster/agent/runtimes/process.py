@@ -120,7 +120,7 @@ class ProcessRuntime(RunFolders):
         spec = launch.spec
 
         # 1. The job's folder; one that is closed to the agent counts as missing.
-        if spec.folder and not os.path.isdir(spec.folder):  # noqa: PTH112
+        if spec.folder and not os.path.isdir(spec.folder):  # noqa: PTH112  # Path would raise
             text = (
                 f"the folder {spec.folder} does not exist on this node, or its agent has no right"
                 " to it; create it, or name another one"

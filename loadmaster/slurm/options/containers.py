@@ -22,7 +22,7 @@ _FLAGS = frozenset({
     _READ_ONLY, "rw", "bind", "rbind", "private", "rprivate", "shared", "rshared", "slave",
     "rslave", "nodev", "noexec", "nosuid", "nofail", "x-create=auto", "x-create=dir",
     "x-create=file",
-})  # fmt: skip
+})  # fmt: skip  # a long list of names
 """Flags of a mount. Only `ro` changes something here."""
 
 

@@ -57,7 +57,7 @@ COLUMNS = {
     "S": "start", "T": "state", "V": "submitted", "Z": "folder", "a": "account", "b": "gres",
     "e": "end", "i": "id", "j": "name", "l": "limit", "m": "memory", "n": "name", "p": "priority",
     "q": "qos", "r": "reason", "t": "short", "u": "user",
-}  # fmt: skip
+}  # fmt: skip  # a table, to be read by columns
 """Columns by the letters of squeue's --format."""
 
 HEADS = {
@@ -68,7 +68,7 @@ HEADS = {
     "partition": "PARTITION", "priority": "PRIORITY", "qos": "QOS", "reason": "REASON",
     "short": "ST", "start": "START_TIME", "state": "STATE", "submitted": "SUBMIT_TIME",
     "used": "TIME", "user": "USER", "where": "NODELIST(REASON)",
-}  # fmt: skip
+}  # fmt: skip  # a table, to be read by columns
 """First line of each column."""
 
 LONG_NAMES = {
@@ -79,7 +79,7 @@ LONG_NAMES = {
     "reasonlist": "where", "starttime": "start", "state": "state", "statecompact": "short",
     "submittime": "submitted", "timeleft": "left", "timelimit": "limit", "timeused": "used",
     "tres-per-node": "gres", "username": "user", "workdir": "folder",
-}  # fmt: skip
+}  # fmt: skip  # a table, to be read by columns
 """Columns by the names of squeue's --Format."""
 
 

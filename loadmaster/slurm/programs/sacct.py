@@ -36,7 +36,7 @@ USED = frozenset({
     "accounts", "allocations", "allusers", "brief", "delimiter", "duplicates", "endtime", "format",
     "helpformat", "jobs", "local", "name", "nodelist", "noconvert", "noheader", "parsable",
     "parsable2", "partition", "starttime", "state", "uid", "user", "verbose",
-})  # fmt: skip
+})  # fmt: skip  # a long list of names
 """Options that have a meaning here; a warning names all others."""
 
 FORMAT = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode"
@@ -50,7 +50,7 @@ WIDTHS = {
     "Priority": 10, "QOS": 10, "Reason": 22, "ReqCPUS": 8, "ReqMem": 10, "ReqNodes": 8,
     "ReqTRES": 10, "Start": 19, "State": 10, "Submit": 19, "Timelimit": 10, "TimelimitRaw": 10,
     "User": 9, "WorkDir": 20,
-}  # fmt: skip
+}  # fmt: skip  # a table, to be read by columns
 """Width of each field, below 0 for texts at the left of their column."""
 
 _NAMES = {name.lower(): name for name in WIDTHS}

@@ -27,20 +27,20 @@ SINFO = Program.of(
 USED = frozenset({
     "Format", "Node", "all", "dead", "exact", "format", "hide", "list-reasons", "local", "long",
     "noconvert", "nodes", "noheader", "partition", "responding", "states", "summarize", "verbose",
-})  # fmt: skip
+})  # fmt: skip  # a long list of names
 """Options that have a meaning here; a warning names all others."""
 
 STATES = {
     "down": "down", "drng": "draining", "drain": "drained", "mix": "mixed", "alloc": "allocated",
     "idle": "idle",
-}  # fmt: skip
+}  # fmt: skip  # a table, to be read by columns
 """Slurm's long word for each short one, in the order in which sinfo prints them."""
 
 FILTERS = {
     "ALLOC": ("alloc",), "ALLOCATED": ("alloc",), "DOWN": ("down",), "DRAIN": ("drng", "drain"),
     "DRAINED": ("drain",), "DRAINING": ("drng",), "DRNG": ("drng",), "IDLE": ("idle",),
     "MIX": ("mix",), "MIXED": ("mix",),
-}  # fmt: skip
+}  # fmt: skip  # a table, to be read by columns
 """States by the words of --states."""
 
 OTHER_STATES = frozenset({
@@ -48,7 +48,7 @@ OTHER_STATES = frozenset({
     "NO_RESPOND",
     "NPC", "PERFCTRS", "PLANNED", "POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN",
     "REBOOT", "REBOOT_ISSUED", "REBOOT_REQUESTED", "RESERVED", "RESV", "UNK", "UNKNOWN",
-})  # fmt: skip
+})  # fmt: skip  # a long list of names
 """Slurm's other states, in which no node is here."""
 
 COLUMNS = {
@@ -60,7 +60,7 @@ COLUMNS = {
     "d": "disk", "e": "free", "f": "features", "g": "groups", "h": "oversubscribe", "l": "limit",
     "m": "memory", "n": "hostnames", "o": "addresses", "p": "tier", "r": "root", "s": "size",
     "t": "state", "u": "user", "v": "version", "w": "weight", "z": "sct",
-}  # fmt: skip
+}  # fmt: skip  # a table, to be read by columns
 """Columns by the letters of --format."""
 
 HEADS = {
@@ -76,7 +76,7 @@ HEADS = {
     "size": "JOB_SIZE", "sockets": "SOCKETS", "state": "STATE", "threads": "THREADS",
     "tier": "PRIO_TIER", "timestamp": "TIMESTAMP", "user": "USER", "version": "VERSION",
     "weight": "WEIGHT",
-}  # fmt: skip
+}  # fmt: skip  # a table, to be read by columns
 """First line of each column."""
 
 LONG_NAMES = {
@@ -90,7 +90,7 @@ LONG_NAMES = {
     "sockets": "sockets", "statecompact": "state", "statelong": "long_state",
     "threads": "threads", "time": "limit", "timestamp": "timestamp", "user": "user",
     "version": "version", "weight": "weight",
-}  # fmt: skip
+}  # fmt: skip  # a table, to be read by columns
 """Columns by the names of --Format."""
 
 CONSTANTS = {
@@ -99,7 +99,7 @@ CONSTANTS = {
     "one": "1", "oversubscribe": "NO", "preempt": "OFF", "root": "no", "size": "1-infinite",
     "threads": "1", "tier": "1", "timestamp": "Unknown", "user": "Unknown", "weight": "1",
     "version": loadmaster.__version__,
-}  # fmt: skip
+}  # fmt: skip  # a table, to be read by columns
 """Texts that are the same for all nodes."""
 
 LEAST_WIDTH = 9
@@ -249,7 +249,7 @@ def _groups(
 _OF_A_NODE = (
     "state", "long_state", "reason", "gres", "features", "active_features", "hostnames",
     "addresses", "cpus", "sockets", "memory", "sct",
-)  # fmt: skip
+)  # fmt: skip  # a long list of names
 """Columns by which nodes are told apart."""
 
 _LEAST = ("cpus", "sockets", "memory", "sct")

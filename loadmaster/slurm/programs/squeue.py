@@ -23,7 +23,7 @@ SQUEUE = Program.of(
 USED = frozenset({
     "Format", "all", "array", "array-unique", "format", "hide", "jobs", "long", "me", "name",
     "nodelist", "noheader", "partition", "sort", "start", "states", "user", "users", "verbose",
-})  # fmt: skip
+})  # fmt: skip  # a long list of names
 """Options that have a meaning here; a warning names all others."""
 
 LONG = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"

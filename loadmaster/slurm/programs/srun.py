@@ -24,7 +24,7 @@ USED = frozenset({
     "input", "job-name", "jobid", "kill-on-bad-exit", "label", "mpi", "multi-prog", "nodelist",
     "nodes", "ntasks", "ntasks-per-gpu", "ntasks-per-node", "open-mode", "output", "overcommit",
     "overlap", "relative", "tasks", "tasks-per-node", "time",
-})  # fmt: skip
+})  # fmt: skip  # a long list of names
 """Options that have a meaning here."""
 
 SILENT = frozenset({
@@ -33,7 +33,7 @@ SILENT = frozenset({
     "mem-bind", "mem-per-cpu", "mem-per-gpu", "no-container-entrypoint", "no-container-mount-home",
     "no-container-remap-root", "quiet", "unbuffered", "verbose", "wait-all-nodes",
     "whole",
-})  # fmt: skip
+})  # fmt: skip  # a long list of names
 """Options that ask for the behaviour that srun has anyway, or change no result.
 
 A warning names all others that are in neither set.

@@ -28,7 +28,7 @@ KILL_WAIT_S = 5.0
 
 FORWARDED = (
     signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
-)  # fmt: skip
+)  # fmt: skip  # a long list of names
 """Signals to srun that it passes on to its tasks."""
 
 

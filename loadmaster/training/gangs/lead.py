@@ -35,7 +35,11 @@ ANSWER_S = 60.0
 """Time for a rank's receiving thread to answer, however long its steps are."""
 
 GOODBYE_S = 2.0
+"""Time for the members to hang up at the end."""
+
 LOOK_S = 0.1
+"""Time between two looks at the reasons for leaving."""
+
 MOST_UNPROVEN = 64
 """Connections that may be in the handshake at once."""
 
@@ -53,14 +57,21 @@ class Lead(GangRank):
     ) -> None:
         super().__init__(0, on_failure)
         self._credentials = credentials
-        self._meet_s, self._answer_s = meet_s, answer_s
+        self._meet_s = meet_s
+        self._answer_s = answer_s
         self._members: dict[int, Connection] = {}
         self._gone: set[int] = set()
+        """Ranks whose connection has ended."""
         self._willing: set[int] = set()
+        """Ranks that have said goodbye."""
         self._bound: dict[int, int] = {}
+        """Step up to which each rank has promised to go."""
         self._arrived: dict[int, int] = {}
+        """Last step of each rank that has done all of its steps."""
         self._reason: str | None = None
-        self._is_decided = self._is_closed = False
+        """Reason of the agreement on the last step, once it has begun."""
+        self._is_decided = False
+        self._is_closed = False
         self._unproven = threading.BoundedSemaphore(MOST_UNPROVEN)
         self._server = _listen(*parse_address(address))
         self._agreement.say_goodbye = self._say_goodbye
@@ -77,9 +88,11 @@ class Lead(GangRank):
         return newest
 
     def _wait_for_all(self, leaving: Leaving, until_s: float) -> None:
+        """Wait until all members are connected; raise what ends the launch before that."""
         with self._changed:
             while len(self._members) < self._credentials.size - 1 and not self._agreement.broken:
-                if reason := leaving():
+                reason = leaving()
+                if reason:
                     raise LeftEarlyError(reason)
                 if time.monotonic() > until_s:
                     missing = self._others({0, *self._members})
@@ -90,7 +103,9 @@ class Lead(GangRank):
                 raise self._agreement.fallen()
 
     def _others(self, ranks: Collection[int]) -> str:
-        return ", ".join(f"rank {r}" for r in range(self._credentials.size) if r not in ranks)
+        """Return the names of all ranks but these."""
+        others = [rank for rank in range(self._credentials.size) if rank not in ranks]
+        return ", ".join(f"rank {rank}" for rank in others)
 
     def pass_boundary(self, done: int, reason: str | None) -> str | None:
         if reason:
@@ -122,6 +137,7 @@ class Lead(GangRank):
                     start_timer(self._answer_s, self._give_up_asking)
 
     def _decide(self) -> None:
+        """Settle the last step once all ranks have answered: the farthest that one has promised."""
         all_answered = len(self._bound) == self._credentials.size
         if self._reason is not None and all_answered and not self._is_decided:
             self._is_decided = True
@@ -137,6 +153,7 @@ class Lead(GangRank):
                 self._break_off(f"{silent} did not answer within {self._answer_s:g} s")
 
     def _receive(self, rank: int, message: Message) -> None:
+        """Carry out a message of a member."""
         with self._changed:
             match message:
                 case {"wish": str(reason)}:
@@ -153,6 +170,7 @@ class Lead(GangRank):
                     self._willing.add(rank)
 
     def _lose(self, rank: int) -> None:
+        """Note the end of a member's connection; one before its last step breaks the gang."""
         with self._changed:
             self._gone.add(rank)
             self._changed.notify_all()
@@ -169,6 +187,7 @@ class Lead(GangRank):
             connection.send(**message)
 
     def _accept(self) -> None:
+        """Accept connections until this rank closes, each with a thread of its own."""
         while not self._is_closed:
             try:
                 sock, _ = self._server.accept()
@@ -181,6 +200,7 @@ class Lead(GangRank):
                 sock.close()
 
     def _serve(self, sock: socket.socket) -> None:
+        """Receive the messages of a member from its handshake to the end of its connection."""
         with (
             contextlib.closing(Connection(sock)) as connection,
             contextlib.suppress(AuthenticationError, OSError),
@@ -193,6 +213,7 @@ class Lead(GangRank):
                 self._lose(rank)
 
     def _admit(self, connection: Connection) -> int:
+        """Return the rank of a new member; raise AuthenticationError for a connection of others."""
         try:
             rank = connection.admit(self._credentials)
         finally:
@@ -228,7 +249,8 @@ class Lead(GangRank):
 
 def _listen(host: str, port: int) -> socket.socket:
     """Listen on the published address if it is this machine's own, else on all."""
-    if family := _family_of_own(host):
+    family = _family_of_own(host)
+    if family:
         return socket.create_server((host, port), family=family)
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)

@@ -1,4 +1,4 @@
-"""Any rank but 0: follows the lead."""
+"""Member of a gang: any rank but 0, which follows rank 0, its lead."""
 
 import contextlib
 import os
@@ -19,7 +19,11 @@ from loadmaster.training.gangs.lead import LOOK_S, MEET_S
 from loadmaster.training.run_folder import TERM_OVER
 
 CONNECT_S = 5.0
+"""Longest time in seconds of an attempt to connect."""
+
 AGAIN_S = 0.2
+"""Pause in seconds between two attempts."""
+
 LEAD_LOST = "rank 0 was lost before its gang had ended"
 
 
@@ -38,14 +42,24 @@ class Member(GangRank):
     ) -> None:
         self._where = parse_address(address)
         super().__init__(rank, on_failure)
-        self._address, self._credentials, self._rank = address, credentials, rank
+        self._address = address
+        self._credentials = credentials
+        self._rank = rank
         self._meet_s = meet_s
         self._agreement.say_goodbye = self._say_goodbye
         self._line: Connection | None = None
-        self._has_begun = self._has_parted = self._has_wished = False
-        self._is_disconnected = self._is_willing = False
+        self._has_wished = False
+        """True once this rank has asked the lead for an agreement on the last step."""
+
+        # Told by the lead, and set by the receiving thread:
+        self._has_begun = False
         self._newest: Checkpoint | None = None
+        self._is_willing = False
+        """True if the lead has said goodbye: it leaves on purpose."""
+        self._has_parted = False
         self._saved: int | None = None
+        """Step that the lead has saved at its end."""
+        self._is_disconnected = False
         os.register_at_fork(after_in_child=self._drop)
 
     def heeds(self, reason: str) -> bool:
@@ -64,11 +78,13 @@ class Member(GangRank):
         return self._newest
 
     def _wait_for_the_beginning(self, leaving: Leaving, until_s: float) -> None:
+        """Wait until the lead begins; raise what ends the launch before that."""
         with self._changed:
             while not self._has_begun:
                 if self._agreement.broken:
                     raise self._agreement.fallen()
-                if reason := leaving():
+                reason = leaving()
+                if reason:
                     raise LeftEarlyError(reason)
                 if time.monotonic() > until_s:
                     text = f"the gang did not begin within {self._meet_s:.0f} s: a rank is missing"
@@ -95,13 +111,20 @@ class Member(GangRank):
         return self._saved
 
     def _connect(self, leaving: Leaving, until_s: float) -> Connection:
+        """Connect to the lead, again and again until it listens.
+
+        Raises what ends the launch: a reason for leaving, or that the lead was not met in time.
+        """
         refusal: AuthenticationError | None = None
         while True:
             try:
                 return self._authenticated()
             except (OSError, AuthenticationError) as error:
-                refusal = error if isinstance(error, AuthenticationError) else refusal
-                if reason := leaving():
+                # A refusal explains more than the broken connections after it.
+                if isinstance(error, AuthenticationError):
+                    refusal = error
+                reason = leaving()
+                if reason:
                     raise LeftEarlyError(reason) from error
                 if time.monotonic() > until_s:
                     text = f"rank 0 was not met at {self._address} within {self._meet_s:.0f} s"
@@ -109,6 +132,7 @@ class Member(GangRank):
                 time.sleep(AGAIN_S)
 
     def _authenticated(self) -> Connection:
+        """Return a new connection to the lead. Raises OSError or AuthenticationError."""
         connection = Connection(socket.create_connection(self._where, CONNECT_S))
         try:
             connection.authenticate(self._credentials, self._rank)
@@ -119,22 +143,23 @@ class Member(GangRank):
 
     def _listen(self, connection: Connection) -> None:
         """Receive until the connection ends; the training thread must never wait in vain."""
-        why = LEAD_LOST
+        problem = LEAD_LOST
         try:
             with contextlib.closing(connection):
                 while (message := connection.receive()) is not None:
                     self._receive(message)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             text = "this training library does not understand rank 0; use one version"
-            why = f"{text}: {error!r}"
+            problem = f"{text}: {error!r}"
         finally:
             with self._changed:
                 self._is_disconnected = True
                 self._changed.notify_all()
                 if not self._has_parted:
-                    self._agreement.break_off(why, willingly=self._is_willing)
+                    self._agreement.break_off(problem, willingly=self._is_willing)
 
     def _receive(self, message: Message) -> None:
+        """Carry out a message of the lead, and wake the training thread."""
         with self._changed:
             match message:
                 case {"begin": begin}:
@@ -149,7 +174,8 @@ class Member(GangRank):
                 case {"goodbye": True}:
                     self._is_willing = True
                 case {"parted": True, "saved": saved}:
-                    self._has_parted, self._saved = True, saved
+                    self._has_parted = True
+                    self._saved = saved
                     self._agreement.release()
             self._changed.notify_all()
 
