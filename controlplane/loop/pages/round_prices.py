@@ -101,7 +101,7 @@ def _outbid_rows(user: User, waiting: object) -> tuple[list[OutbidRow], int]:
         names.update({str(pk): name for pk, name in found})
 
     # 3. Their rows.
-    rows = []
+    rows: list[OutbidRow] = []
     for entry in outbid:
         job = str(entry.get("job"))
         if job in names and len(rows) < OUTBID_SHOWN:
