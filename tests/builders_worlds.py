@@ -139,13 +139,16 @@ class PretendedRuntime:
                 ranks.append(rank)
                 gpus += len(devices)
         again = any(launch.job == str(job.pk) for launch in self.started)
+        # The slowest worker sets the pace of a gang over several types.
+        types = {rank.node.type_name for rank in ranks}
+        steps_per_s = min(self.rates(job, name, gpus, len(ranks) > 1) for name in types)
         launch = Launch(
             str(job.pk),
             tuple(seats),
             self.engine.now_s,
             assignment.start_steps,
             self.engine.now_s + LAUNCH_S + (RESTART_S if again else 0.0),
-            self.rates(job, assignment.node.type_name, gpus, len(ranks) > 1),
+            steps_per_s,
         )
         self.started.append(launch)
         self.ranks[id(launch)] = ranks

@@ -16,6 +16,7 @@ import yaml
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.management import call_command
+from django.test import Client
 from knox.models import AuthToken
 
 from clusters.models import Cluster, Node
@@ -23,6 +24,7 @@ from clusters.services.enrolment import issue_enrolment_token
 from controlplane.operations.bootstrap import ADMIN, CLUSTER, EMULATED_NODES, bootstrap
 from controlplane.operations.embedded import programs
 from controlplane.operations.embedded.supervisor import Program
+from controlplane.web.credentials.passwords import SESSION_KEY
 from experiments.chaos.jobs import spreading
 from experiments.chaos.jobs.forms import APART, GANGS, SLOTS
 
@@ -136,6 +138,16 @@ def _agent(number: int, wanted: Wanted) -> Program:
     ]
     slots = ["--slots-per-gpu", str(SLOTS)] if is_apart else []
     return Program(name, [*server, *slots], env=agent.env)
+
+
+def log_in() -> None:
+    """Log the admin in as one who has chosen a password, and print the cookie of the session."""
+    browser = Client()
+    browser.force_login(User.objects.get(username=ADMIN))
+    session = browser.session
+    session.pop(SESSION_KEY, None)
+    session.save()
+    sys.stdout.write(json.dumps({"session": browser.cookies["sessionid"].value}) + "\n")
 
 
 def main() -> None:

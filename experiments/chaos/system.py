@@ -37,6 +37,7 @@ half a second on a free core, and was seen to take 15 s beside other tests."""
 _RECORDS = (
     "import django; django.setup(); from experiments.chaos.checks.records import main; main()"
 )
+_LOG_IN = "import django; django.setup(); from experiments.chaos.prepare import log_in; log_in()"
 _PREPARE = "import django; django.setup(); from experiments.chaos.prepare import main; main()"
 
 
@@ -299,6 +300,10 @@ class System:
         """Longest time by kind of program from its start until it was at work."""
         kinds = {part.kind for part in self.parts.values()}
         return {k: round(max(p.slowest_start_s for p in self.of(k)), 1) for k in sorted(kinds)}
+
+    def session(self) -> str:
+        """Return the session cookie of a browser in which the admin is logged in."""
+        return str(self._ask_django(_LOG_IN)["session"])
 
     def client(self) -> loadmaster.Client:
         """A client of its REST API."""

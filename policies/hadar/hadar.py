@@ -9,12 +9,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from policies.contract.gpu_prices import KEY, GpuPrice, gpu_prices_form
 from policies.contract.plan import Plan, WaitCode, Waiting, training_run
 from policies.contract.policy import parameter
 from policies.contract.snapshot import Ints, Snapshot
 from policies.hadar.allocation import Allocator
 from policies.hadar.kernels import NOTHING
-from policies.hadar.offers import Offers, free_gpus, offers_of
+from policies.hadar.offers import Offers, free_gpus, offers_of, open_nodes
 from policies.hadar.prices import TypePrices
 from policies.hadar.selection import Selection, select
 from policies.hadar.utilities import NAMES
@@ -93,7 +94,10 @@ class Hadar:
         }
         waiting = _with_prices(snapshot, made, offers, prices)
         now = {name: of_type.cost(0, 1) for name, of_type in prices.items()}
-        memory = {"hadar": {"version": VERSION, "prices": now}}
+        memory = {
+            "hadar": {"version": VERSION, "prices": now},
+            KEY: gpu_prices_form(_prices_of_nodes(plan, offers)),
+        }
         return replace(made, waiting=waiting, memory=memory)
 
     def _message(self, selection: Selection) -> str:
@@ -107,6 +111,18 @@ def _chosen(selection: Selection, place_of: Ints) -> list[tuple[int, int]]:
         if offer != NOTHING:
             chosen.append((job, int(place_of[offer])))
     return chosen
+
+
+def _prices_of_nodes(plan: PlanBuilder, offers: Offers) -> list[GpuPrice]:
+    """Return the price of the next GPU of each open node; nodes that are alike together."""
+    alike: dict[tuple[str, int, int], list[str]] = {}
+    for node in open_nodes(plan):
+        alike.setdefault((node.gpu_type, node.gpus, node.free), []).append(node.id)
+    prices = []
+    for (gpu_type, gpus, free), nodes in sorted(alike.items()):
+        price = offers.ranges[gpu_type].at(gpus - free, gpus)
+        prices.append(GpuPrice(gpu_type, gpus, free, price, tuple(nodes)))
+    return prices
 
 
 class _Asking:

@@ -156,15 +156,31 @@ def offers_of(plan: PlanBuilder, utility: str, eta: float) -> Offers:
     return Offers(rows, places, np.array(first, dtype=np.int64), run_s, worth, finder.types, ranges)
 
 
-def free_gpus(plan: PlanBuilder) -> dict[str, list[tuple[int, int]]]:
-    """Return (free GPUs, GPUs) of each open node, by GPU type."""
+class OpenNode(NamedTuple):
+    """Node with GPUs that takes work: its id, and how many of its GPUs are free."""
+
+    id: str
+    gpu_type: str
+    free: int
+    gpus: int
+
+
+def open_nodes(plan: PlanBuilder) -> Iterator[OpenNode]:
+    """Yield the open nodes that have GPUs, as the plan leaves them so far."""
     state = plan.state
-    found: dict[str, list[tuple[int, int]]] = {}
     for n, c in enumerate(state.layout.class_of):
         of_class = state.layout.classes[c]
         if state.open >> n & 1 and of_class.size:
-            size = of_class.capacity[DEVICES]
-            found.setdefault(of_class.gpu_type, []).append((state.free[n][DEVICES], size))
+            free = state.free[n][DEVICES]
+            gpus = of_class.capacity[DEVICES]
+            yield OpenNode(state.layout.nodes[n].id, of_class.gpu_type, free, gpus)
+
+
+def free_gpus(plan: PlanBuilder) -> dict[str, list[tuple[int, int]]]:
+    """Return (free GPUs, GPUs) of each open node, by GPU type."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for node in open_nodes(plan):
+        found.setdefault(node.gpu_type, []).append((node.free, node.gpus))
     return found
 
 

@@ -5,7 +5,7 @@ The live side is real from the events to the agent's services; virtual are only 
 work itself.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from math import inf
@@ -197,6 +197,12 @@ def the_wide_jobs(
     return jobs
 
 
+GangMaker: TypeAlias = Callable[
+    [Cluster, dict[str, KindView], Sequence[tuple[str, int, int]]], list[Job]
+]
+"""Maker of the gangs of a trace, which may change what is known of kinds."""
+
+
 def the_cluster(policy: str, parameters: Mapping[str, Any]) -> Cluster:
     cluster = a_cluster(
         policy=policy,
@@ -317,6 +323,7 @@ def both_worlds(
     *,
     batch: Sequence[BatchJob] = (),
     wide: Sequence[tuple[str, int, int]] = (),
+    gangs: GangMaker = the_wide_jobs,
     predictor: str = "walltime",
     max_gpus: int | None = None,
 ) -> Simulation:
@@ -331,7 +338,7 @@ def both_worlds(
     if batch:
         jobs += the_batch_jobs(cluster, kinds, batch)
     if wide:
-        jobs += the_wide_jobs(cluster, kinds, wide)
+        jobs += gangs(cluster, kinds, wide)
     knowledge = FixedKnowledge(tuple(kinds.values()))
     Team.objects.update(max_gpus=max_gpus)
     simulation = simulated(cluster, knowledge, incidents)

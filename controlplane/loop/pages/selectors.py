@@ -11,6 +11,7 @@ from django.core.paginator import Page, Paginator
 from clusters.models import Device, Node
 from clusters.tariffs import price_per_kwh
 from controlplane.loop.models import Round
+from controlplane.loop.pages.round_prices import RoundPrices, round_prices
 from controlplane.web.pages.formats import part_of
 from jobs.selectors import OTHERS, uuids, visible_jobs
 
@@ -40,13 +41,17 @@ class ChangeRow:
 
 @dataclass(frozen=True, slots=True)
 class RoundPage:
-    """Page of a round; `price_per_kwh` at its start, None without a tariff."""
+    """Page of a round; `price_per_kwh` at its start, None without a tariff.
+
+    `prices`: of GPUs, None unless the policy decides by prices.
+    """
 
     row: RoundRow
     changes: tuple[ChangeRow, ...]
     rejected: tuple[ChangeRow, ...]
     waiting: int
     price_per_kwh: float | None
+    prices: RoundPrices | None
 
 
 def rounds_page(number: int | str | None) -> tuple[Page[Round], list[RoundRow]]:
@@ -72,13 +77,20 @@ def round_page(user: User, pk: int) -> RoundPage | None:
     change_rows = [_change_row(entry, job_names, place_names) for entry in changes]
     rejected_rows = [_change_row(entry, job_names, place_names) for entry in rejected]
 
-    # 2. Jobs that wait, and the price.
+    # 2. Jobs that wait, and the prices of energy and GPUs.
     waiting = round_.plan.get("waiting", ()) if isinstance(round_.plan, dict) else ()
     price = None
     if round_.tariff is not None:
         zone = round_.timezone or round_.cluster.timezone
         price = price_per_kwh(round_.tariff, round_.started_at, zone)
-    return RoundPage(_row(round_), tuple(change_rows), tuple(rejected_rows), len(waiting), price)
+    return RoundPage(
+        row=_row(round_),
+        changes=tuple(change_rows),
+        rejected=tuple(rejected_rows),
+        waiting=len(waiting),
+        price_per_kwh=price,
+        prices=round_prices(user, round_.plan),
+    )
 
 
 def snapshot_file(pk: int) -> tuple[str, dict[str, Any]] | None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from policies.contract.gpu_prices import gpu_prices_in
 from policies.contract.plan import Plan, WaitCode
 from policies.contract.snapshot import (
     JobColumns,
@@ -206,6 +207,19 @@ def test_the_memory_has_the_price_of_the_next_gpu_of_each_type() -> None:
     prices = decide(snapshot).memory["hadar"]["prices"]
     assert sorted(prices) == ["T4", "V100"]
     assert 0.0 < prices["T4"] < prices["V100"]
+
+
+def test_the_memory_has_the_price_of_each_node_after_the_round() -> None:
+    snapshot = a_snapshot(two_v100_and_two_t4(), [a_job("a")], [KIND])
+    plan = decide(snapshot)
+    (seat,) = plan.placements[0].ranks
+    free = {node.id: len(node.devices) for node in snapshot.nodes}
+    free[seat.node] -= len(seat.devices)
+    prices = gpu_prices_in(plan.memory)
+    assert {node: of.free for of in prices for node in of.nodes} == free
+    assert [of.gpu_type for of in prices] == sorted(of.gpu_type for of in prices)
+    taken = next(of.price for of in prices if seat.node in of.nodes)
+    assert taken == max(of.price for of in prices)
 
 
 @pytest.mark.parametrize("memory", [{"hadar": {"version": 99}}, {"hadar": 1}, {"policy": "other"}])
