@@ -8,6 +8,8 @@ from django.conf import settings as django_settings
 from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
 from django.db import InterfaceError, OperationalError
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
 from django.test import Client
 
 from controlplane.web.credentials import users as credential_users
@@ -18,7 +20,8 @@ from controlplane.web.credentials.users import (
     credentials_of,
     user_of,
 )
-from controlplane.web.http.asgi import USER, Receive, Scope, Send, ThreadedHandler
+from controlplane.web.http.asgi import Receive, Scope, Send, ThreadedHandler
+from controlplane.web.logs.middleware import user_id_of
 from tests.builders import a_user
 from tests.builders_asgi import ask
 from tests.builders_jobs import a_token
@@ -57,15 +60,23 @@ Raw = list[tuple[bytes, bytes]]
 
 async def users_to_django(headers: Raw) -> set[object]:
     """Ids of the users as whom Django answers a page and the API."""
-    handler, found = ThreadedHandler(), set[object]()
+    found = set[object]()
 
-    async def noting(scope: Scope, receive: Receive, send: Send) -> None:
+    class Noting(ThreadedHandler):
+        def get_response(self, request: HttpRequest) -> HttpResponseBase:
+            try:
+                return super().get_response(request)
+            finally:
+                found.add(user_id_of(request))
+
+    handler = Noting()
+
+    async def with_headers(scope: Scope, receive: Receive, send: Send) -> None:
         scope["headers"] += headers
         await handler(scope, receive, send)
-        found.add(scope.get(USER))
 
     for path in (PAGE, API):
-        await ask(noting, "GET", path, {})
+        await ask(with_headers, "GET", path, {})
     handler.close()
     return found - {None}
 
