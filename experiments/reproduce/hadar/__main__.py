@@ -54,7 +54,7 @@ class Cell:
     def file(self) -> str:
         """Name of its file: equal simulations under equal code have the same."""
         parameters = dict(POLICIES[self.policy])
-        content = digest_of_file(str(self.data / self.trace))
+        content = digest_of_file(self.data / self.trace)
         facts = [self.trace, content, self.policy, parameters, digest_of_code()]
         return f"{Path(self.trace).stem}-{self.policy}-{digest(facts)[:16]}.json"
 
