@@ -10,17 +10,13 @@ import argparse
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from controlplane.simulation.report.run_metrics import metrics_of, quantiles
-from controlplane.simulation.study.run_keys import digest, digest_of_code, digest_of_file
 from experiments.bench.hadar.decisions import figures as decision_figures
-from experiments.bench.hadar.traces import CAPPED, HOUR_S, POLICIES, TRACES, run
+from experiments.bench.hadar.traces import CAPPED, POLICIES, TRACES
 from experiments.reproduce.files import each
+from experiments.reproduce.hadar.cells import Cell, simulated
 
 Row = Mapping[str, Any]
 
@@ -30,9 +26,6 @@ PAPER_TOTAL: Mapping[str, float] = {
 """Figure 4: total time over Hadar's, which is 40 h."""
 PAPER_MEDIAN: Mapping[str, float] = {"hadar": 1.0, "max_min_fairness": 1.2, "tiresias": 1.4}
 """Figure 4: time until half of the jobs are done, over Hadar's."""
-PARTS = (0.25, 0.5, 0.75, 0.9, 1.0)
-"""Parts of the jobs whose completion times figure 4 is given by."""
-
 NOTES = """\
 All jobs are there at the start: 60 GPUs (20 V100, 20 P100, 20 K80) on 15 nodes of four, rounds of
 360 s, 10 s a restart. The paper's own draw of jobs is not published: compare ratios, not hours.
@@ -40,35 +33,6 @@ Figure 3 is printed without numbers; the paper gives 30% for rounds that change 
 Not reproduced here: the worked example of figure 1 (this command does not run it), and figure 6,
 whose five-node testbed and speeds the paper does not give, and which needs HadarE's copies.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A trace to simulate under a policy."""
-
-    trace: str
-    policy: str
-    data: Path
-
-    @property
-    def file(self) -> str:
-        """Name of its file: equal simulations under equal code have the same."""
-        parameters = dict(POLICIES[self.policy])
-        content = digest_of_file(self.data / self.trace)
-        facts = [self.trace, content, self.policy, parameters, digest_of_code()]
-        return f"{Path(self.trace).stem}-{self.policy}-{digest(facts)[:16]}.json"
-
-
-def simulated(cell: Cell) -> dict[str, Any]:
-    """Simulate a cell; the metrics of every study, and completion times at PARTS in hours."""
-    outcome = run(cell.trace, cell.policy, POLICIES[cell.policy], cell.data)
-    completed_h = outcome.jct_s[outcome.ran] / HOUR_S
-    return {
-        "trace": cell.trace,
-        "policy": cell.policy,
-        "completed_h": [float(hours) for hours in quantiles(completed_h, np.array(PARTS))],
-        "metrics": {n: v for n, v in metrics_of(outcome).items() if np.isfinite(v)},
-    }
 
 
 def reproduce(
