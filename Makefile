@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
-.PHONY: help demo up install-tests test check unit coverage kernels test-all test-nightly test-sqlite test-postgres docker-image test-docker test-root test-slurm test-gpu test-browser mutants fuzz bench bench-slurm bench-size reproduce-andreas reproduce-gavel reproduce-pcp20 chaos load screenshots clean
+.PHONY: help demo up install-tests test check unit coverage kernels test-all test-nightly test-sqlite test-postgres docker-image test-docker test-root test-slurm test-gpu test-browser mutants fuzz bench bench-slurm bench-size reproduce-andreas reproduce-gavel reproduce-pcp20 reproduce-hadar chaos load screenshots clean
 
 help: ## show these lines
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 16
@@ -138,6 +138,9 @@ HPC_DATA = $(if $(filter command line environment,$(origin DATA)),$(DATA),$(or $
 reproduce-pcp20: $(VENV)/.test ## PCP'20's evaluation again (hours; goes on where it stopped); QUICK=1: minutes; a part: SETTINGS=eurora,seth KIT_LOG=hpc/kit.swf
 	$(BIN)/python -m experiments.reproduce.pcp20 --data $(HPC_DATA) --processes $(JOBS_AT_ONCE) $(if $(QUICK),--quick) $(if $(FIRST),--first $(FIRST)) $(if $(REPORT),--report) \
 	  $(if $(SETTINGS),--settings $(SETTINGS)) $(if $(KIT_LOG),--kit-log $(KIT_LOG)) $(if $(FOLDER),--folder $(FOLDER))
+
+reproduce-hadar: $(VENV)/.test ## Hadar's figures 3 to 5 on 480 jobs (goes on where it stopped); QUICK=1: one trace
+	$(BIN)/python -m experiments.reproduce.hadar --data $(HPC_DATA) --processes $(JOBS_AT_ONCE) $(if $(QUICK),--quick) $(if $(FOLDER),--folder $(FOLDER))
 
 chaos: $(VENV)/.kernels ## KILLS=200 and JUMPS of clocks, or PARTITIONS=50, of a real system, SEED=1, DATABASE=sqlite or postgres, ONLY= or WITHOUT=disk, FORMS=slow; see docs/chaos.md
 	$(if $(filter postgres,$(DATABASE)),POSTGRES_SYNC=on tests/with-postgres) $(BIN)/python -m experiments.chaos --seed $(or $(SEED),1) \

@@ -2,7 +2,8 @@
 
     jct_s = completion - arrival        slowdown = jct_s / fastest_s
     wait_s = first start - arrival      bounded_slowdown = max(1, jct_s / max(10 s, fastest_s))
-    utilisation = mean GPUs in use from first arrival to last completion / all GPUs
+    utilisation = mean GPUs in use from first arrival to last completion / all GPUs (Hadar's GRU)
+    rounds_changed = rounds that stopped, moved or resized a running job / rounds (Hadar, IV-B)
 
 Averages over jobs are of those that ran to their end: completed, or killed at their walltime (whose
 shortest run is the walltime). Jobs that are not over are counted (`unfinished`); the total cost
@@ -11,7 +12,7 @@ charges the least that they would still cost, and only policies that leave the f
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite, nan, sqrt
+from math import isfinite, isnan, nan, sqrt
 from typing import Literal
 
 import numpy as np
@@ -73,6 +74,9 @@ METRICS = (
     Metric("bounded_slowdown_mean", "Bounded slowdown, mean", "", "less"),
     Metric("bounded_slowdown_p99", "Bounded slowdown, 99%", "", "less"),
     Metric("utilisation", "GPUs in use", "", "more"),
+    Metric("utilisation_p10", "GPUs in use, 10% of the time at most", PART, "more"),
+    Metric("utilisation_p50", "GPUs in use, half the time at most", PART, "more"),
+    Metric("utilisation_p90", "GPUs in use, 90% of the time at most", PART, "more"),
     Metric("used_cores", "Cores in use", "", "more", always=False),
     Metric("used_memory_gb", "Memory in use", "", "more", always=False),
     Metric("late", "Jobs late", "", "less"),
@@ -82,6 +86,7 @@ METRICS = (
     Metric("failed", "Jobs ended by deadline or dependency"),
     Metric("unfinished", "Jobs never completed", "", "less"),
     Metric("rounds", "Rounds"),
+    Metric("rounds_changed", "Rounds that stopped, moved or resized a running job", PART),
     Metric("launches", "Launches"),
     Metric("preemptions", "Pre-emptions"),
     Metric("migrations", "Migrations"),
@@ -119,6 +124,7 @@ def metrics_of(outcome: Outcome) -> dict[str, float]:
     tardiness_s = outcome.tardiness_s[done]
     slowdown, bounded = slowdowns(outcome)
     p50, p90, p99 = quantiles(outcome.jct_s[done], (0.5, 0.9, 0.99))
+    gru_p10, gru_p50, gru_p90 = utilisation_quantiles(outcome, (0.1, 0.5, 0.9))
     waits_s = (outcome.first_start_s - outcome.arrival_s)[done]
     used = {f"{USED}{name}": part for name, part in outcome.used.items()}
     costs = ("total_cost", "energy_cost", "tardiness_cost", "unfinished_cost")
@@ -144,6 +150,9 @@ def metrics_of(outcome: Outcome) -> dict[str, float]:
         "bounded_slowdown_mean": mean(bounded[done]),
         "bounded_slowdown_p99": quantiles(bounded[done], (0.99,))[0],
         "utilisation": utilisation_of(outcome),
+        "utilisation_p10": gru_p10,
+        "utilisation_p50": gru_p50,
+        "utilisation_p90": gru_p90,
         "late": float(np.count_nonzero(tardiness_s > 0.0)),
         "tardiness_mean_s": mean(tardiness_s[tardiness_s > 0.0]),
         "completed": float(np.count_nonzero(outcome.state == JobEnd.COMPLETED)),
@@ -151,6 +160,7 @@ def metrics_of(outcome: Outcome) -> dict[str, float]:
         "failed": float(np.count_nonzero(outcome.state > JobEnd.KILLED)),
         "unfinished": float(np.count_nonzero(outcome.state == JobEnd.OPEN)),
         "rounds": float(outcome.rounds),
+        "rounds_changed": outcome.rounds_changed / outcome.rounds if outcome.rounds else nan,
         **{name: float(getattr(outcome, name).sum()) for name in sums},
         **{name: nan if value is None else value for name, value in errors.items()},
         "pairs_measured": nan if pairs is None else float(pairs.measured),
@@ -185,6 +195,36 @@ def utilisation_of(outcome: Outcome) -> float:
     from_s = float(outcome.arrival_s.min())
     used = averages(outcome.utilisation, np.array([from_s, from_s + outcome.makespan_s]))
     return float(used[0]) / outcome.utilisation.gpus
+
+
+def utilisation_quantiles(outcome: Outcome, levels: Sequence[float]) -> list[float]:
+    """Fractions of GPUs in use that are not exceeded for these parts of the makespan.
+
+    The distribution of GPU resource utilisation (GRU) over time in Hadar's figure 3. A GPU is in
+    use from a launch to its end, set-up and restart included. nan if idle.
+    """
+    steps = outcome.utilisation
+    if isnan(utilisation_of(outcome)):
+        return [nan] * len(levels)
+
+    # 1. Moments at which the number in use may change, within the makespan.
+    from_s = float(outcome.arrival_s.min())
+    until_s = from_s + outcome.makespan_s
+    inside = (steps.time_s > from_s) & (steps.time_s < until_s)
+    edges_s = np.concatenate([[from_s], steps.time_s[inside], [until_s]])
+
+    # 2. GPUs in use between them, from the fewest on, with the part of time up to each.
+    in_use = np.concatenate([[0], steps.gpus_in_use])
+    counts = in_use[np.searchsorted(steps.time_s, edges_s[:-1], side="right")]
+    order = np.argsort(counts, kind="stable")
+    passed = np.cumsum(np.diff(edges_s)[order]) / outcome.makespan_s
+
+    # 3. The first number in use by which that part of the time has passed.
+    found = []
+    for level in levels:
+        place = min(int(np.searchsorted(passed, level - 1e-12)), len(order) - 1)
+        found.append(float(counts[order[place]]) / steps.gpus)
+    return found
 
 
 def averages(steps: Utilisation, edges_s: Floats) -> Floats:

@@ -37,7 +37,7 @@ STAY_COLUMNS = ("job", "node", "start_s", "end_s")
 PLAIN = (
     "policy", "workload", "seed", "job_ids", "nodes", "energy_kwh", "energy_cost",
     "tardiness_cost", "unfinished_cost", "emissions_kg", "rounds", "makespan_s", "rounds_skipped",
-    "round_jobs", "gather_s", "used",
+    "rounds_changed", "round_jobs", "gather_s", "used",
 )  # fmt: skip
 """Fields of an outcome that are plain JSON."""
 

@@ -134,6 +134,8 @@ class Outcome:
     unfinished: tuple[Unplaceable, ...] = ()
     unfinished_cost: float = 0.0
     rounds_skipped: int = 0
+    rounds_changed: int = 0
+    """Rounds that stopped, moved or resized a running job."""
     round_jobs: int | None = None
     gather_s: float = 0.0
     decision_s: Floats = field(default_factory=_no_floats)

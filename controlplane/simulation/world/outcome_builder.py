@@ -22,6 +22,7 @@ def outcome_of(
     *,
     rounds: int,
     rounds_skipped: int,
+    rounds_changed: int,
     decision_s: Sequence[float],
 ) -> Outcome:
     """Return the outcome of a simulation, jobs by arrival. Arguments as `Outcome`'s fields."""
@@ -92,6 +93,7 @@ def outcome_of(
         unfinished=tuple(unfinished),
         unfinished_cost=_unfinished_cost(state),
         rounds_skipped=rounds_skipped,
+        rounds_changed=rounds_changed,
         round_jobs=scenario.round_jobs,
         gather_s=scenario.gather_s,
         decision_s=np.array(decision_s),

@@ -10,7 +10,7 @@ from math import inf
 from time import perf_counter
 from typing import TypeAlias
 
-from controlplane.loop.changes import Start
+from controlplane.loop.changes import Migrate, Preempt, Resize, Start
 from controlplane.loop.rounds import Applied, RejectCode, RoundResult, run_round
 from controlplane.simulation.cluster.scenario import Scenario
 from controlplane.simulation.switches import NO_SWITCHES, Switches
@@ -173,6 +173,7 @@ class Simulation:
         self.rounds: list[RoundResult] = []
         self.round_count = 0
         self.rounds_skipped = 0
+        self.rounds_changed = 0
         self._has_warned = False
         self._progress_reported_at = perf_counter()
 
@@ -197,6 +198,7 @@ class Simulation:
             workload,
             rounds=self.round_count,
             rounds_skipped=self.rounds_skipped,
+            rounds_changed=self.rounds_changed,
             decision_s=self.decision_s,
         )
 
@@ -251,6 +253,8 @@ class Simulation:
         # 2. Observers.
         self._warn_of_refusals(result)
         self.round_count += 1
+        if _changes_a_running_job(result.applied):
+            self.rounds_changed += 1
         if self.keep_rounds:
             self.rounds.append(result)
 
@@ -326,3 +330,8 @@ class Simulation:
 def _starts_any(applied: Applied) -> bool:
     """Return True if a round started a job."""
     return any(isinstance(change, Start) for change in applied.changes)
+
+
+def _changes_a_running_job(applied: Applied) -> bool:
+    """Return True if a round stopped, moved or resized a job that was running (Hadar, IV-B)."""
+    return any(isinstance(change, Preempt | Migrate | Resize) for change in applied.changes)

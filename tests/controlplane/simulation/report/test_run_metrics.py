@@ -2,6 +2,8 @@ from math import isnan, nan, sqrt
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from controlplane.simulation.report.run_metrics import (
     METRICS,
@@ -10,6 +12,8 @@ from controlplane.simulation.report.run_metrics import (
     metrics_of,
     relative,
     slowdowns,
+    utilisation_of,
+    utilisation_quantiles,
 )
 from controlplane.simulation.world.outcome import Utilisation
 from tests.builders_outcomes import an_outcome
@@ -62,6 +66,33 @@ def test_gpus_in_use_are_averaged_from_the_first_arrival_over_the_makespan() -> 
     assert metrics_of(an_outcome(utilisation=steps))["utilisation"] == pytest.approx(
         (100 * 1 + 100 * 2) / 250 / 2
     )
+
+
+def test_use_over_time_has_its_quantiles_by_hand() -> None:
+    steps = Utilisation(np.array([100.0, 200.0, 300.0]), np.array([1, 2, 0]), 2)
+    found = metrics_of(an_outcome(utilisation=steps, makespan_s=250.0))
+    names = ("utilisation_p10", "utilisation_p50", "utilisation_p90")
+    assert [found[name] for name in names] == [0.0, 0.5, 1.0]
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 4)), min_size=1, max_size=8))
+def test_quantiles_of_use_average_to_its_mean(spells: list[tuple[int, int]]) -> None:
+    lengths_s = np.array([length for length, _ in spells], dtype=np.float64)
+    counts = np.array([count for _, count in spells], dtype=np.int64)
+    ends_s = 100.0 + np.cumsum(lengths_s)
+    steps = Utilisation(ends_s - lengths_s, counts, 4)
+    total_s = int(lengths_s.sum())
+    outcome = an_outcome(utilisation=steps, makespan_s=float(total_s))
+    levels = (np.arange(total_s) + 0.5) / total_s
+    found = utilisation_quantiles(outcome, levels.tolist())
+    assert found == sorted(found)
+    assert np.mean(found) == pytest.approx(utilisation_of(outcome))
+
+
+def test_changed_rounds_are_a_part_of_all_rounds() -> None:
+    found = metrics_of(an_outcome(rounds=10, rounds_changed=3))
+    assert found["rounds_changed"] == 0.3
+    assert isnan(metrics_of(an_outcome(rounds=0))["rounds_changed"])
 
 
 def test_averages_between_edges_count_what_is_before_and_after_the_steps() -> None:

@@ -1,0 +1,1 @@
+"""Hadar's evaluation (section IV) reproduced."""
