@@ -25,7 +25,7 @@ from loadmaster.demo.journal_checks import SUBMITTED, check_journals
 from tests.builders_gangs import JOURNALS, GangLaunches, free_port
 from tests.builders_training import end_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.torch, pytest.mark.timeout(900)]
 
 MODULE = "tests.torch_gang_job"
 GPUS = 3
@@ -183,8 +183,8 @@ def check_speed(client: loadmaster.Client, rows: list[dict[str, Any]]) -> None:
         if profile["spread"] and profile["source"] == "measured"
     }
     slower_type = next(row["gpu_type"] for row in rows[4:] if row["gpu_type"] != "V100")
-    assert speeds[slower_type, GPUS] == pytest.approx(lead["steps_per_s"], rel=0.3)
-    assert lead["predicted_steps_per_s"] == pytest.approx(lead["steps_per_s"], rel=0.3)
+    assert speeds[slower_type, GPUS] == pytest.approx(lead["steps_per_s"], rel=0.5)
+    assert lead["predicted_steps_per_s"] == pytest.approx(lead["steps_per_s"], rel=0.5)
     assert member["predicted_steps_per_s"] == lead["predicted_steps_per_s"]
     assert member["predicted_run_s"] == lead["predicted_run_s"] > 0.0
 
