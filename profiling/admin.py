@@ -1,4 +1,4 @@
-"""Administration of measured kinds: read-only, but a kind's measurements can be discarded."""
+"""Administration of measured kinds: they are read-only here."""
 
 from django.contrib import admin
 

@@ -95,7 +95,7 @@ def _section(queued: QuerySet[Job], most: int, number: int, count: int) -> Itera
 
 SHOWN = (
     JobState.QUEUED, JobState.PROFILING, JobState.STARTING, JobState.RUNNING, JobState.STOPPING,
-)  # fmt: skip
+)  # fmt: skip  # one state a line would hide the list
 """States of jobs in a snapshot."""
 
 OF_A_JOB = (
@@ -104,7 +104,7 @@ OF_A_JOB = (
     "units", "units_per_node", "nodes", "script", "preemptible", "may_mix", "may_share",
     "profiling", "repeatable", "due_at", "deadline_at", "walltime_s", "on_walltime", "signal",
     "tardiness_weight", "weight", "priority", "checkpoint_steps", "received_s", "submitted_at",
-)  # fmt: skip
+)  # fmt: skip  # one column a line would take forty
 """Columns that a snapshot needs; commands, environments and reasons for waiting may be long."""
 
 AVOIDED = timedelta(minutes=10)

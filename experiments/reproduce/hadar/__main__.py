@@ -40,7 +40,7 @@ NOTES = """\
 All jobs are there at the start: 60 GPUs (20 V100, 20 P100, 20 K80) on 15 nodes of four, rounds of
 360 s, 10 s a restart. The paper's own draw of jobs is not published: compare ratios, not hours.
 Figure 3 is printed without numbers; the paper gives 30% for rounds that change jobs.
-Not here: figure 6, for which nobody has published speeds of its models on its GPU types.
+Not here: figure 6, as no data at hand has the speeds of its models on all of its GPU types.
 """
 
 
