@@ -1,5 +1,7 @@
 """Measurements of kinds from an assignment's samples."""
 
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -241,7 +243,7 @@ def _pace(assignment: Assignment, after: int = 0) -> Pace | None:
 def _configuration(assignment: Assignment) -> tuple[int, int, bool] | None:
     """Return (GPU type, GPUs, spread over several nodes) of the whole gang; None without GPUs.
 
-    A gang of several types is as fast as its slowest GPU: it measures the type of fewest TFLOP/s.
+    A gang of several types is as fast as its slowest GPU: it measures the type of that one.
     """
     # 1. A gang of one process.
     if assignment.world_size <= 1:
@@ -253,13 +255,41 @@ def _configuration(assignment: Assignment) -> tuple[int, int, bool] | None:
     # 2. A gang of several.
     gang = Assignment.objects.filter(job=assignment.job_id, fence=assignment.fence)
     ranks = list(gang.values_list("node_id", "node__gpu_type_id", "node__gpu_type__tflops", "gpus"))
-    types = {(tflops, type_id) for _, type_id, tflops, gpus in ranks if type_id and gpus}
-    if not types:
+    tflops_of = {type_id: tflops for _, type_id, tflops, gpus in ranks if type_id and gpus}
+    if not tflops_of:
         return None
-    _, slowest_type = min(types)
     all_gpus = sum(gpus for *_, gpus in ranks)
+    slowest_type = _slowest_type(assignment.job.kind_id, tflops_of, all_gpus)
     nodes = {node for node, *_ in ranks}
     return slowest_type, all_gpus, len(nodes) > 1
+
+
+def _slowest_type(kind_id: int | None, tflops_of: Mapping[int, float], gpus: int) -> int:
+    """Return the one of these types on which the kind is slowest.
+
+    Its profiles say so if every type has one for the same GPUs, best for as many as the gang has;
+    else the type of fewest TFLOP/s counts. `tflops_of`: by GPU type.
+    """
+    if len(tflops_of) == 1:
+        return next(iter(tflops_of))
+
+    # 1. Speeds of the kind on these types, by number of GPUs and spread over nodes.
+    speeds_by_size: dict[tuple[int, bool], dict[int, float]] = defaultdict(dict)
+    profiles = Profile.objects.filter(kind=kind_id, gpu_type__in=tflops_of)
+    for profile in profiles.order_by("gpus", "spread"):
+        speeds = speeds_by_size[profile.gpus, profile.spread]
+        speeds[profile.gpu_type_id] = profile.steps_per_s
+
+    # 2. Of the sizes that all types have, the one most like the gang.
+    speed_on: Mapping[int, float] = tflops_of
+    least_difference = None
+    for (size, spread), speeds in speeds_by_size.items():
+        difference = (abs(size - gpus), not spread)
+        is_nearer = least_difference is None or difference < least_difference
+        if len(speeds) == len(tflops_of) and is_nearer:
+            speed_on = speeds
+            least_difference = difference
+    return min(speed_on, key=lambda type_id: (speed_on[type_id], type_id))
 
 
 def _usage(assignment: Assignment) -> Usage:

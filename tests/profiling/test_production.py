@@ -181,6 +181,36 @@ def test_a_gang_over_different_types_measures_the_slowest(
     assert found == (slow.pk, 2, True)
 
 
+def test_a_mixed_gang_measures_the_type_on_which_its_kind_is_slowest(
+    cluster: Cluster, job: Job, node: Node
+) -> None:
+    fewest_tflops = a_gpu_type("T4", tflops=1.0)
+    other = a_node(cluster, gpu_type=fewest_tflops)
+    Profile.objects.create(kind=job.kind, gpu_type=fewest_tflops, gpus=1, steps_per_s=5.0)
+    first = ended(job, node, world_size=2)
+    Assignment.objects.create(
+        job=job, node=other, rank=1, world_size=2, fence=first.fence,
+        state=AssignmentState.SUCCEEDED,
+    )  # fmt: skip
+    production_measured(first)
+    assert Measurement.objects.values_list("gpu_type").get() == (node.gpu_type_id,)
+
+
+def test_profiles_of_one_of_the_types_do_not_tell_the_slowest(
+    cluster: Cluster, job: Job, node: Node
+) -> None:
+    fewest_tflops = a_gpu_type("T4", tflops=1.0)
+    other = a_node(cluster, gpu_type=fewest_tflops)
+    Profile.objects.create(kind=job.kind, gpu_type=fewest_tflops, gpus=2, steps_per_s=5.0)
+    first = ended(job, node, world_size=2)
+    Assignment.objects.create(
+        job=job, node=other, rank=1, world_size=2, fence=first.fence,
+        state=AssignmentState.SUCCEEDED,
+    )  # fmt: skip
+    production_measured(first)
+    assert Measurement.objects.values_list("gpu_type").get() == (fewest_tflops.pk,)
+
+
 def test_the_first_steps_of_a_new_kind_are_its_first_measurement(
     cluster: Cluster, node: Node
 ) -> None:
