@@ -131,6 +131,18 @@ def an_api() -> Iterator[docker.APIClient]:
         api.close()
 
 
+@contextlib.contextmanager
+def a_network() -> Iterator[str]:
+    """A network of our own making, in which containers have names; over several machines it would
+    be an overlay.
+    """
+    name = f"loadmaster-test-{uuid.uuid4().hex[:8]}"
+    with an_api() as api:
+        api.create_network(name, driver="bridge")
+        yield name
+        api.remove_network(name)
+
+
 def clear_containers(owner: str) -> None:
     """Remove every container of an agent, also those that it was about to remove when it was
     killed.

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -21,6 +21,7 @@ from clusters.models import Cluster
 from clusters.services.enrolment import issue_enrolment_token
 from controlplane.execution.gangs import PORTS
 from jobs.models import Assignment, Job
+from loadmaster.agent.node.emulated import Emulation
 from loadmaster.agent.runtimes.docker import DockerEngine, DockerOptions, DockerRuntime
 from loadmaster.agent.runtimes.mounts import AllowedMount
 from tests.builders import a_job
@@ -53,27 +54,40 @@ LIBRARY = f"{ROOT}/loadmaster:/library/loadmaster:ro"
 
 
 class DockerSite:
-    """Two nodes of one cluster whose agents run containers and share a folder of checkpoints."""
+    """Nodes of one cluster whose agents run containers and share a folder of checkpoints.
 
-    def __init__(self, folder: Path, cluster: Cluster | None = None, network: str = "none") -> None:
+    `emulations`: of the GPUs of each node; two nodes of V100s if none is given. `mounts`: folders
+    of the host that jobs may mount besides the training library.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        cluster: Cluster | None = None,
+        network: str = "none",
+        emulations: Sequence[Emulation | None] = (None, None),
+        mounts: Sequence[Path] = (),
+    ) -> None:
         self.cluster = cluster or a_site_cluster()
         self.folder = folder
         self.network = network
+        self.mounts = tuple([AllowedMount(path) for path in (ROOT / "loadmaster", *mounts)])
         self.owners: list[str] = []
-        self.nodes = [self._node(name) for name in ("n1", "n2")]
+        self.nodes: list[NodeSite] = []
+        for number, emulation in enumerate(emulations, start=1):
+            self.nodes.append(self._node(f"n{number}", emulation))
 
-    def _node(self, name: str) -> NodeSite:
+    def _node(self, name: str, emulation: Emulation | None) -> NodeSite:
         owner = f"test-{self.folder.name}-{name}-{id(self)}"
         self.owners.append(owner)
-        options = DockerOptions(
-            network=self.network, pull="missing", mounts=(AllowedMount(ROOT / "loadmaster"),)
-        )
+        options = DockerOptions(network=self.network, pull="missing", mounts=self.mounts)
 
         def runtime(state_dir: Path) -> DockerRuntime:
             return DockerRuntime(state_dir / "runs", DockerEngine(), owner, options)
 
+        checkpoints = self.folder / "checkpoints"
         return NodeSite(
-            self.cluster, self.folder / name, name, runtime, self.folder / "checkpoints"
+            self.cluster, self.folder / name, name, runtime, checkpoints, emulation=emulation
         )
 
     def offer(self, node: int, job: Job) -> Assignment:

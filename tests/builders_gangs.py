@@ -11,15 +11,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from loadmaster.training.gangs.agreement import FailureHandler, Gang, GangBroken, LeftEarlyError
 from loadmaster.training.gangs.connection import Credentials
 from loadmaster.training.gangs.lead import Lead
 from loadmaster.training.gangs.member import Member
-from tests.builders_training import Launches
+from tests.builders_training import Launches, end_of
 
 JOURNALS = "TORCH_JOB_JOURNALS"
 """Where `tests.torch_gang_job` keeps a journal, if it is to."""
+
+TORCH_JOB = "tests.torch_gang_job"
+"""The module of a job that trains by PyTorch, and says in the end what it has learned."""
 
 GANG_TOKEN = "the token of the launch"
 MEET_S = 20.0
@@ -252,3 +256,11 @@ class GangLaunches:
     def done(self) -> list[list[int]]:
         """What both ranks did, step by step."""
         return [json.loads(self.result(rank).read_text()) for rank in range(2)]
+
+
+def learned_undisturbed(folder: Path, steps: int) -> Any:
+    """What two ranks of `TORCH_JOB` learn when nobody disturbs them and no Loadmaster is there."""
+    gang = GangLaunches(folder, steps, {"GLOO_SOCKET_IFNAME": "lo"})
+    ends = [end_of(process) for process in gang.start_module(TORCH_JOB)]
+    assert [code for code, _ in ends] == [0, 0], ends
+    return json.loads(gang.result(0).read_text())

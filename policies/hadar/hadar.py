@@ -53,6 +53,15 @@ class Hadar:
         minimum=1e-3,
         maximum=1e6,
     )
+    keep: float = parameter(
+        0.6,
+        meaning=(
+            "while GPUs are short a running job moves, or makes way, only for so much more worth,"
+            " as a fraction; 0: for any gain that pays for its restart"
+        ),
+        minimum=0.0,
+        maximum=100.0,
+    )
     exact_up_to: int = parameter(
         20_000,
         meaning=(
@@ -71,7 +80,7 @@ class Hadar:
         """Return the plan. Raises SolverFailedError where a utility gives no number."""
         # 1. What each job could have, and what that is worth.
         plan = PlanBuilder(snapshot, never_touch=False, keep_wide=False)
-        offers = offers_of(plan, self.utility, self.eta)
+        offers = offers_of(plan, self.utility, self.eta, self.keep)
         market, place_of = offers.market(free_gpus(plan))
 
         # 2. The jobs that get GPUs, and how many of each type; then nodes for them.

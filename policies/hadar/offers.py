@@ -117,8 +117,11 @@ class Offers:
         return market, chosen[kept]
 
 
-def offers_of(plan: PlanBuilder, utility: str, eta: float) -> Offers:
-    """Return the offers of all jobs about which nothing is decided yet."""
+def offers_of(plan: PlanBuilder, utility: str, eta: float, keep: float) -> Offers:
+    """Return the offers of all jobs about which nothing is decided yet.
+
+    `keep`: how much more a running job's place is worth while GPUs are short, as a fraction.
+    """
     # 1. Jobs that could run somewhere, with their places.
     finder = _Places(plan)
     rows: list[int] = []
@@ -145,11 +148,13 @@ def offers_of(plan: PlanBuilder, utility: str, eta: float) -> Offers:
     run_s = work_s + moves * launch_s[owner]
 
     # 3. Their worth. A stop would waste the restart's part of the next round, so who stays is worth
-    #    that much more: another job must pay for it.
+    #    that much more: another job must pay for it. While GPUs are short each end would set off a
+    #    chain of moves, of which the next end undoes some: then who stays is worth `keep` more.
     facts = _facts(plan, rows, finder.types, places, owner, speed)
     worth = worth_of(utility, run_s, facts.of(owner)) * _importance(plan, rows)[owner]
     restart = columns.numbers["restart_cost_s"][rows] / max(plan.snapshot.round_s, SHORTEST_S)
-    worth = worth * (1.0 + (1.0 - moves) * restart[owner])
+    for_staying = restart + (keep if _are_gpus_short(plan, rows) else 0.0)
+    worth = worth * (1.0 + (1.0 - moves) * for_staying[owner])
 
     # 4. Prices of each type, from the jobs that could have GPUs of it.
     ranges = _ranges(finder.types, places, owner, worth / gpus, eta)
@@ -182,6 +187,12 @@ def free_gpus(plan: PlanBuilder) -> dict[str, list[tuple[int, int]]]:
     for node in open_nodes(plan):
         found.setdefault(node.gpu_type, []).append((node.free, node.gpus))
     return found
+
+
+def _are_gpus_short(plan: PlanBuilder, rows: Sequence[int]) -> bool:
+    """Return True if these jobs ask for more GPUs, each for its least number, than are open."""
+    wanted = plan.snapshot.jobs.columns.counts["gpus_min"][list(rows)].sum()
+    return bool(wanted > sum(node.free for node in open_nodes(plan)))
 
 
 class _Places:

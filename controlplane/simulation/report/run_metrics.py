@@ -3,7 +3,7 @@
     jct_s = completion - arrival        slowdown = jct_s / fastest_s
     wait_s = first start - arrival      bounded_slowdown = max(1, jct_s / max(10 s, fastest_s))
     utilisation = mean GPUs in use from first arrival to last completion / all GPUs (Hadar's GRU)
-    rounds_changed = rounds that stopped, moved or resized a running job / rounds (Hadar, IV-B)
+    part_of_rounds_changed = rounds that stopped, moved or resized a job / rounds (Hadar, IV-B)
 
 Averages over jobs are of those that ran to their end: completed, or killed at their walltime (whose
 shortest run is the walltime). Jobs that are not over are counted (`unfinished`); the total cost
@@ -86,7 +86,7 @@ METRICS = (
     Metric("failed", "Jobs ended by deadline or dependency"),
     Metric("unfinished", "Jobs never completed", "", "less"),
     Metric("rounds", "Rounds"),
-    Metric("rounds_changed", "Rounds that stopped, moved or resized a running job", PART),
+    Metric("part_of_rounds_changed", "Rounds that stopped, moved or resized a running job", PART),
     Metric("launches", "Launches"),
     Metric("preemptions", "Pre-emptions"),
     Metric("migrations", "Migrations"),
@@ -160,7 +160,9 @@ def metrics_of(outcome: Outcome) -> dict[str, float]:
         "failed": float(np.count_nonzero(outcome.state > JobEnd.KILLED)),
         "unfinished": float(np.count_nonzero(outcome.state == JobEnd.OPEN)),
         "rounds": float(outcome.rounds),
-        "rounds_changed": outcome.rounds_changed / outcome.rounds if outcome.rounds else nan,
+        "part_of_rounds_changed": outcome.rounds_changed / outcome.rounds
+        if outcome.rounds
+        else nan,
         **{name: float(getattr(outcome, name).sum()) for name in sums},
         **{name: nan if value is None else value for name, value in errors.items()},
         "pairs_measured": nan if pairs is None else float(pairs.measured),

@@ -24,17 +24,17 @@ SAME = 1e-3
 
 SHOWN = (
     "total_cost", "energy_cost", "tardiness_cost", "jct_mean_s", "makespan_s", "utilisation",
-    "late", "unfinished", "preemptions",
+    "late", "unfinished", "preemptions", "part_of_rounds_changed",
 )  # fmt: skip
 """Figures on pages; the report has them all."""
 
 IF_KNOWN = ("pair_error_mean", "pair_error_p50", "pair_error_p90")
 """Figures on pages of simulations in which pairs were estimated."""
 
-FRACTIONS = {"utilisation", *IF_KNOWN}
+FRACTIONS = {"utilisation", "part_of_rounds_changed", *IF_KNOWN}
 """Figures that are shown as percentages."""
 
-NO_BEST = {"preemptions", *IF_KNOWN}
+NO_BEST = {"preemptions", "part_of_rounds_changed", *IF_KNOWN}
 """Figures of which no value is marked as the best."""
 
 MOST_FAILURES = 5

@@ -29,6 +29,7 @@ from policies.contract.snapshot import (
     Source,
     Throughput,
 )
+from policies.hadar.hadar import Hadar
 from policies.hadar.offers import free_gpus, offers_of
 from policies.hadar.selection import Market, exact_selection, greedy_selection
 from policies.host.registry import make
@@ -115,7 +116,8 @@ def kinds_of(data: Path) -> tuple[KindView, ...]:
 def a_market(jobs: int, gpus: int, seed: int, kinds: tuple[KindView, ...]) -> Market:
     """Return the market of such a cluster, with the policy's own utility."""
     plan = PlanBuilder(a_snapshot(jobs, gpus, seed, kinds), never_touch=False, keep_wide=False)
-    offers = offers_of(plan, "critical_path", 1.0)
+    shipped = Hadar()
+    offers = offers_of(plan, shipped.utility, shipped.eta, shipped.keep)
     return offers.market(free_gpus(plan))[0]
 
 

@@ -36,6 +36,8 @@ TYPES = ("fast", "slow")
 SLOT_S = 100.0
 SLOTS = 12
 UTILITY = "effective_throughput"
+KEEP = 0.0
+"""Restarts cost nothing here, so jobs move for any gain, as in the paper's Algorithm 2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +116,10 @@ def achieved(instance: Instance) -> tuple[float, float]:
     for slot in range(10 * SLOTS):
         snapshot = _snapshot(instance, left, running, slot)
         if slot == 0:
-            offers = offers_of(
-                PlanBuilder(snapshot, never_touch=False, keep_wide=False), UTILITY, 1.0
-            )
+            builder = PlanBuilder(snapshot, never_touch=False, keep_wide=False)
+            offers = offers_of(builder, UTILITY, 1.0, KEEP)
             alpha = max(price.alpha for price in offers.ranges.values())
-        plan = Hadar(utility=UTILITY)(snapshot)
+        plan = Hadar(utility=UTILITY, keep=KEEP)(snapshot)
         running = {}
         for placed in plan.placements:
             job = int(placed.job[1:])

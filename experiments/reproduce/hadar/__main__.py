@@ -77,7 +77,8 @@ def trace_tables(trace: str, rows: Sequence[Row]) -> list[str]:
     lines = [f"## {Path(trace).stem}", "", "Figure 3: GPUs in use, and rounds that change jobs", ""]
     lines += ["| policy | mean | 10% | 50% | 90% of the time | changed rounds |", "|---" * 6 + "|"]
     names = (
-        "utilisation", "utilisation_p10", "utilisation_p50", "utilisation_p90", "rounds_changed",
+        "utilisation", "utilisation_p10", "utilisation_p50", "utilisation_p90",
+        "part_of_rounds_changed",
     )  # fmt: skip
     for row in rows:
         parts = [f"{row['metrics'].get(name, 0.0):.1%}" for name in names]

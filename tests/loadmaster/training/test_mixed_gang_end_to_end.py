@@ -22,12 +22,10 @@ import loadmaster
 from controlplane.web.pages.formats import quantity
 from experiments.chaos.system import Site, System
 from loadmaster.demo.journal_checks import SUBMITTED, check_journals
-from tests.builders_gangs import JOURNALS, GangLaunches, free_port
-from tests.builders_training import end_of
+from tests.builders_gangs import JOURNALS, TORCH_JOB, free_port, learned_undisturbed
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.torch, pytest.mark.timeout(900)]
 
-MODULE = "tests.torch_gang_job"
 GPUS = 3
 STEPS = 100
 PATIENCE_S = 180.0
@@ -58,7 +56,7 @@ class MixedGang:
         description = {
             "name": "mixed",
             "cluster": "local",
-            "command": ["python", "-m", MODULE, str(result)],
+            "command": ["python", "-m", TORCH_JOB, str(result)],
             "gpus": GPUS,
             "steps": STEPS,
             "may_mix": True,
@@ -115,14 +113,6 @@ class MixedGang:
         raise AssertionError(f"rank {rank} of launch {fence} has no journal")
 
 
-def learned_undisturbed(folder: Path) -> Any:
-    """Return what two ranks learn when nobody disturbs them and no Loadmaster is there."""
-    gang = GangLaunches(folder, STEPS, {"GLOO_SOCKET_IFNAME": "lo"})
-    ends = [end_of(process) for process in gang.start_module(MODULE)]
-    assert [code for code, _ in ends] == [0, 0], ends
-    return json.loads(gang.result(0).read_text())
-
-
 def types_of(ranks: list[dict[str, Any]]) -> set[str]:
     return {row["gpu_type"] for row in ranks}
 
@@ -169,7 +159,7 @@ def test_mixed_gang_survives_a_move_and_a_killed_rank(system: System, tmp_path: 
 
     found = check_journals(system.site.journals)
     assert found.holds, found
-    assert json.loads(result.read_text()) == learned_undisturbed(tmp_path / "undisturbed")
+    assert json.loads(result.read_text()) == learned_undisturbed(tmp_path / "undisturbed", STEPS)
 
 
 def check_speed(client: loadmaster.Client, rows: list[dict[str, Any]]) -> None:

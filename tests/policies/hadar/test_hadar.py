@@ -162,6 +162,27 @@ def test_a_running_job_makes_way_for_one_that_pays_for_its_restart(exact_up_to: 
     assert where(plan) == {"new": [("v1", 1)]}
 
 
+def test_a_running_job_keeps_its_gpu_while_others_wait_for_gpus() -> None:
+    running = a_job("old", remaining_steps=100.0, running=on("v1", "gpu0"), restart_cost_s=1.0)
+    new = a_job("new", remaining_steps=70.0, total_steps=70.0)
+    snapshot = a_snapshot([a_node("v1", "V100", 1)], [running, new], [KIND])
+    kept = decide(snapshot, utility="shortest_first", keep=0.8)
+    assert where(kept) == {"old": [("v1", 1)]}
+    yielded = decide(snapshot, utility="shortest_first", keep=0.0)
+    assert where(yielded) == {"new": [("v1", 1)]}
+
+
+def test_a_running_job_moves_to_a_faster_gpu_that_nobody_waits_for() -> None:
+    kind = a_kind("k", {("V100", 1): 1.2, ("T4", 1): 1.0})
+    running = a_job("a", remaining_steps=1000.0, running=on("t1", "gpu0"), restart_cost_s=5.0)
+    waiting = [a_job(f"b{number}", remaining_steps=1000.0) for number in range(4)]
+    nodes = [a_node("v1", "V100", 1), a_node("t1", "T4", 1)]
+    alone = decide(a_snapshot(nodes, [running], [kind]), keep=0.8)
+    assert where(alone) == {"a": [("v1", 1)]}
+    crowded = decide(a_snapshot(nodes, [running, *waiting], [kind]), keep=0.8)
+    assert where(crowded)["a"] == [("t1", 1)]
+
+
 @FORMS
 def test_a_running_gang_over_nodes_stays_whole(exact_up_to: int) -> None:
     seats = seated(RankPlacement("v1", ("gpu0", "gpu1")), RankPlacement("v2", ("gpu0", "gpu1")))

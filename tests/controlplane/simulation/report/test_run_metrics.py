@@ -91,8 +91,8 @@ def test_quantiles_of_use_average_to_its_mean(spells: list[tuple[int, int]]) -> 
 
 def test_changed_rounds_are_a_part_of_all_rounds() -> None:
     found = metrics_of(an_outcome(rounds=10, rounds_changed=3))
-    assert found["rounds_changed"] == 0.3
-    assert isnan(metrics_of(an_outcome(rounds=0))["rounds_changed"])
+    assert found["part_of_rounds_changed"] == 0.3
+    assert isnan(metrics_of(an_outcome(rounds=0))["part_of_rounds_changed"])
 
 
 def test_averages_between_edges_count_what_is_before_and_after_the_steps() -> None:

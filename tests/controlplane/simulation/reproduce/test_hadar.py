@@ -2,7 +2,7 @@ from experiments.reproduce.hadar.__main__ import trace_tables
 
 
 def a_row(policy: str, total_h: float) -> dict[str, object]:
-    metrics = {"utilisation": 0.5, "rounds_changed": 0.25}
+    metrics = {"utilisation": 0.5, "part_of_rounds_changed": 0.25}
     hours = [1.0, 2.0, 3.0, 4.0, total_h]
     return {"policy": policy, "completed_h": hours, "metrics": metrics}
 

@@ -67,6 +67,12 @@ def test_a_stopped_job_keeps_its_whole_steps_and_goes_on_from_there() -> None:
     assert launches(simulation, "a") == [(0.0, 10.3, 0, 20), (20.3, 60.3, 20, 100)]
 
 
+def test_rounds_that_stop_a_running_job_are_counted() -> None:
+    jobs = [a_job("a"), a_job("b", arrival_s=10.3, remaining_steps=20.0, total_steps=20.0)]
+    assert Simulation(a_scenario(), jobs, last_first).run().rounds_changed == 1
+    assert Simulation(a_scenario(), jobs, Fifo()).run().rounds_changed == 0
+
+
 def test_a_stop_holds_its_devices_until_it_has_ended_and_defers_who_wants_them() -> None:
     jobs = [a_job("a"), a_job("b", arrival_s=10.0)]
     simulation = Simulation(a_scenario(stop_s=4.0), jobs, last_first).run(until_s=12.0)

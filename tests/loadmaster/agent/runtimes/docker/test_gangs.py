@@ -2,7 +2,6 @@
 on the host.
 """
 
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from jobs.lifecycle import JobState
 from jobs.models import Job
 from loadmaster.protocol import AssignmentState, ReasonClass, StopReason
 from tests.builders_agent_site import is_state
-from tests.builders_docker import an_api, python3
+from tests.builders_docker import a_network, an_api, python3
 from tests.builders_docker_site import LIBRARY, DockerSite, a_docker_job
 from tests.builders_gangs import gang_job
 from tests.builders_jobs import kept_output
@@ -27,14 +26,8 @@ SAY = "print(rank, done == list(range(len(done))), len(done))"
 
 @pytest.fixture
 def network() -> Iterator[str]:
-    """A network of our own making, in which containers have names; over several machines it would
-    be an overlay.
-    """
-    name = f"loadmaster-test-{uuid.uuid4().hex[:8]}"
-    with an_api() as api:
-        api.create_network(name, driver="bridge")
+    with a_network() as name:
         yield name
-        api.remove_network(name)
 
 
 @pytest.fixture
