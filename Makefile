@@ -139,7 +139,7 @@ reproduce-pcp20: $(VENV)/.test ## PCP'20's evaluation again (hours; goes on wher
 	$(BIN)/python -m experiments.reproduce.pcp20 --data $(HPC_DATA) --processes $(JOBS_AT_ONCE) $(if $(QUICK),--quick) $(if $(FIRST),--first $(FIRST)) $(if $(REPORT),--report) \
 	  $(if $(SETTINGS),--settings $(SETTINGS)) $(if $(KIT_LOG),--kit-log $(KIT_LOG)) $(if $(FOLDER),--folder $(FOLDER))
 
-reproduce-hadar: $(VENV)/.test ## Hadar's figures 3 to 5 on 480 jobs (goes on where it stopped); QUICK=1: one trace
+reproduce-hadar: $(VENV)/.test ## Hadar's figures 3 to 6 on 480 jobs (goes on where it stopped); QUICK=1: one trace
 	$(BIN)/python -m experiments.reproduce.hadar --data $(HPC_DATA) --processes $(JOBS_AT_ONCE) $(if $(QUICK),--quick) $(if $(FOLDER),--folder $(FOLDER))
 
 chaos: $(VENV)/.kernels ## KILLS=200 and JUMPS of clocks, or PARTITIONS=50, of a real system, SEED=1, DATABASE=sqlite or postgres, ONLY= or WITHOUT=disk, FORMS=slow; see docs/chaos.md

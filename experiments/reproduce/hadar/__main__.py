@@ -2,9 +2,9 @@
 
     --data ../shared/data --processes 2 --folder hadar-reproduced --quick
 
-The worked example of figure 1, figures 3 and 4 on the two traces of 480 jobs, and figure 5 by
-`experiments.bench.hadar.decisions`. --quick: the capped trace alone, without figure 5. A run that
-was stopped goes on where it was.
+The worked example of figure 1, figures 3 and 4 on the two traces of 480 jobs, figure 5 by
+`experiments.bench.hadar.decisions`, and figure 6(a). --quick: the capped trace alone, without
+figure 5. A run that was stopped goes on where it was.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from experiments.bench.hadar.decisions import figures as decision_figures
 from experiments.bench.hadar.traces import CAPPED, POLICIES, TRACES
 from experiments.reproduce.files import each
 from experiments.reproduce.hadar.cells import Cell, simulated
+from experiments.reproduce.hadar.rounds_of_jobs import NODES, rounds_of_jobs
 from experiments.reproduce.hadar.worked_example import decided_rounds, fewest_rounds
 
 Row = Mapping[str, Any]
@@ -40,7 +41,7 @@ NOTES = """\
 All jobs are there at the start: 60 GPUs (20 V100, 20 P100, 20 K80) on 15 nodes of four, rounds of
 360 s, 10 s a restart. The paper's own draw of jobs is not published: compare ratios, not hours.
 Figure 3 is printed without numbers; the paper gives 30% for rounds that change jobs.
-Not here: figure 6, as no data at hand has the speeds of its models on all of its GPU types.
+Figure 6 is an illustration; its part (b) needs forked training (HadarE), which is not built yet.
 """
 
 
@@ -62,6 +63,7 @@ def reproduce(
     text = ["# Hadar reproduced", "", NOTES, *example_table()]
     for trace in traces:
         text += trace_tables(trace, [row for row in rows if row["trace"] == trace])
+    text += rounds_table(data)
     if times_decisions:
         text += ["## Figure 5: time of a decision (paper: below 7 minutes at 2,000 jobs)", ""]
         text += decision_table(decision_figures(data))
@@ -110,6 +112,15 @@ def example_table() -> list[str]:
         "The paper shows 5 rounds of whole gangs, which 1e forbids, and 87% in use.",
         "",
     ]
+
+
+def rounds_table(data: Path) -> list[str]:
+    """Return figure 6(a) as lines of Markdown: the job of each node in each round."""
+    lines = ["## Figure 6(a): three jobs on five nodes of one GPU, by round", ""]
+    lines += [f"| round | {' | '.join(NODES)} |", "|---" * (len(NODES) + 1) + "|"]
+    for number, job_of in enumerate(rounds_of_jobs(data), start=1):
+        lines.append(f"| {number} | {' | '.join(job_of[node] or 'idle' for node in NODES)} |")
+    return [*lines, ""]
 
 
 def decision_table(decisions: Iterable[Figure]) -> list[str]:
