@@ -26,6 +26,9 @@ PROGRAMS = "programs"
 CONTAINER_SCRIPTS = "container_scripts"
 """The feature of agents that run batch scripts in images."""
 
+QUOTAS = "quotas"
+"""The feature of agents whose runtime changes the cores of a launch while it runs."""
+
 ISOLATED = "isolated"
 """The feature of agents whose processes of one team see nothing of another's."""
 

@@ -253,7 +253,11 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Directive:
-    """A directive; `stop_reason`, `term_until_s`, `steps_quota` belong to STOP and UPDATE."""
+    """A directive; `stop_reason`, `term_until_s`, `steps_quota` belong to STOP and UPDATE.
+
+    `cpu_quota`: cores that a launch may use from now on, 0 for all; only for agents with the
+    feature `quotas`, once the cores of a launch have been changed while it ran.
+    """
 
     id: Text
     fence: Int
@@ -262,6 +266,7 @@ class Directive:
     grace_s: float | None = None
     term_until_s: float | None = None
     steps_quota: Int | None = None
+    cpu_quota: Annotated[float | None, IF_KNOWN] = None
 
 
 @dataclass(frozen=True, slots=True)

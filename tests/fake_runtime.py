@@ -80,6 +80,7 @@ class Play:
     told_step: int = -1
     prepared_s: float = 0.0
     paces_s: list[float] = field(default_factory=list)
+    quotas: list[float] = field(default_factory=list)
 
 
 class FakeRuntime(Runtime):
@@ -129,6 +130,9 @@ class FakeRuntime(Runtime):
     def update(self, run: RunId, term: Term) -> None:
         if run in self.plays:
             self.plays[run].term = term
+
+    def set_quota(self, run: RunId, cores: float) -> None:
+        self.plays[run].quotas.append(cores)
 
     def set_pace(self, run: RunId, step_s: float) -> None:
         self.plays[run].paces_s.append(step_s)

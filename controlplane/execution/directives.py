@@ -27,10 +27,26 @@ def directive(assignment: Assignment, grace_s: float) -> Directive | None:
         return Directive(name, fence, DirectiveAction.START)
     until = assignment.term_until
     quota = assignment.steps_quota
-    if until is None and quota is None and assignment.term_at is None:
+    cores = _changed_cores(assignment)
+    if until is None and quota is None and assignment.term_at is None and cores is None:
         return None
     until_s = until.timestamp() if until else None
-    return Directive(name, fence, DirectiveAction.UPDATE, term_until_s=until_s, steps_quota=quota)
+    return Directive(
+        name, fence, DirectiveAction.UPDATE, term_until_s=until_s, steps_quota=quota,
+        cpu_quota=cores,
+    )  # fmt: skip
+
+
+def _changed_cores(assignment: Assignment) -> float | None:
+    """Return the cores of a launch, 0 for all, if they have changed since it began; else None.
+
+    Older agents know no such field; on their nodes cores never change.
+    """
+    if assignment.quota_at is None:
+        return None
+    if assignment.cpu_quota is None:
+        return assignment.job.cores * assignment.units
+    return assignment.cpu_quota
 
 
 def is_news(assignment: Assignment) -> bool:
@@ -39,6 +55,7 @@ def is_news(assignment: Assignment) -> bool:
         assignment.state == AssignmentState.OFFERED
         or assignment.desired != "run"
         or assignment.term_at is not None
+        or assignment.quota_at is not None
     )
 
 
@@ -61,8 +78,9 @@ def is_past(cursor: int, now: datetime) -> bool:
 
 
 def _wished_at(assignment: Assignment) -> datetime:
-    """Time of the server's newest wish for an assignment: its launch, a stop or a new term."""
+    """Time of the server's newest wish: its launch, a stop, a new term or other cores."""
     wished_at = assignment.desired_at or assignment.created_at
-    if assignment.term_at is None:
-        return wished_at
-    return max(wished_at, assignment.term_at)
+    for changed_at in (assignment.term_at, assignment.quota_at):
+        if changed_at is not None:
+            wished_at = max(wished_at, changed_at)
+    return wished_at

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-from policies.contract.placement_rules import needs_stop
+from policies.contract.placement_rules import needs_stop, seats_with_new_quota
 from policies.contract.plan import Placement, Plan
 from policies.contract.snapshot import Purpose, RankPlacement, Running, Snapshot
 
@@ -47,6 +47,19 @@ class Keep(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeQuotas:
+    """Running placement that stays with other quotas of cores, and perhaps another term."""
+
+    placement: Placement
+    before: Running
+
+    @property
+    def changes_term(self) -> bool:
+        """Return True if the plan wants another end than the committed one."""
+        return Keep(self.placement.key, self.before, self.placement).changes_term
+
+
+@dataclass(frozen=True, slots=True)
 class Preempt:
     """Stop of a running placement that the plan drops, at a checkpoint."""
 
@@ -70,18 +83,19 @@ class Resize:
     before: Running
 
 
-Change: TypeAlias = Start | Keep | Preempt | Migrate | Resize
+Change: TypeAlias = Start | Keep | ChangeQuotas | Preempt | Migrate | Resize
 Stop: TypeAlias = Preempt | Migrate | Resize
 
 
 def changes(current: Current, plan: Plan) -> tuple[Change, ...]:
     """Return the changes from `current` to a plan: stops, then keeps, then starts.
 
-    Stops and keeps are in the order of `current`, starts in that of the plan.
+    Stops and keeps are in the order of `current`, starts in that of the plan. Changes of quotas are
+    among the keeps.
     """
     planned = {placement.key: placement for placement in plan.placements}
     stops: list[Stop] = []
-    keeps: list[Keep] = []
+    keeps: list[Keep | ChangeQuotas] = []
     mentioned: set[str] = set()
     for key, run in current.items():
         placement = planned.get(key)
@@ -92,17 +106,17 @@ def changes(current: Current, plan: Plan) -> tuple[Change, ...]:
             mentioned.update(placement.job for placement in plan.placements)
             mentioned.update(waiting.job for waiting in plan.waiting)
         change = _change_of(key, run, placement, mentioned)
-        if isinstance(change, Keep):
-            keeps.append(change)
-        else:
+        if isinstance(change, Stop):
             stops.append(change)
+        else:
+            keeps.append(change)
     starts = [Start(placement) for key, placement in planned.items() if key not in current]
     return (*stops, *keeps, *starts)
 
 
 def _change_of(
     key: PlacementKey, run: Running, placement: Placement | None, mentioned: set[str]
-) -> Stop | Keep:
+) -> Stop | Keep | ChangeQuotas:
     """Return the change of a running placement; `mentioned`: jobs of which the plan says anything.
 
     A launch that the plan moves to the same number of devices migrates; else it is resized.
@@ -111,6 +125,8 @@ def _change_of(
         job, _, _ = key
         return Preempt(key, run) if job in mentioned else Keep(key, run)
     if not needs_stop(run.ranks, placement.ranks):
+        if seats_with_new_quota(run.ranks, placement.ranks):
+            return ChangeQuotas(placement, run)
         return Keep(key, run, placement)
     if _size(placement.ranks) == _size(run.ranks):
         return Migrate(placement, run)
@@ -137,7 +153,9 @@ def key_of(change: Change) -> PlacementKey:
     return change.key if isinstance(change, Keep | Preempt) else change.placement.key
 
 
-def sides(change: Start | Stop) -> tuple[tuple[RankPlacement, ...], tuple[RankPlacement, ...]]:
+def sides(
+    change: Start | ChangeQuotas | Stop,
+) -> tuple[tuple[RankPlacement, ...], tuple[RankPlacement, ...]]:
     """Return the job's ranks before and after a change; () for nowhere."""
     before = () if isinstance(change, Start) else change.before.ranks
     after = () if isinstance(change, Preempt) else change.placement.ranks
@@ -147,23 +165,26 @@ def sides(change: Start | Stop) -> tuple[tuple[RankPlacement, ...], tuple[RankPl
 def describe(change: Change) -> dict[str, Any]:
     """Return a change as plain data, for the round's record."""
     job, purpose, copy = key_of(change)
-    data: dict[str, Any] = {"change": type(change).__name__.lower(), "job": job}
+    name = "quotas" if isinstance(change, ChangeQuotas) else type(change).__name__.lower()
+    data: dict[str, Any] = {"change": name, "job": job}
     if purpose is not Purpose.TRAINING:
         data["purpose"] = purpose.value
         data["copy"] = copy
     if not isinstance(change, Start):
         data["from"] = _described(change.before.ranks)
-    if isinstance(change, Start | Migrate | Resize):
+    if isinstance(change, Start | ChangeQuotas | Migrate | Resize):
         data["to"] = _described(change.placement.ranks)
     return data
 
 
 def _described(ranks: tuple[RankPlacement, ...]) -> list[dict[str, Any]]:
-    """Return the ranks' nodes and devices as plain data, with their share if below 1."""
+    """Return the ranks' nodes and devices as plain data, with share and quota if they have any."""
     described = []
     for seat in ranks:
         data: dict[str, Any] = {"node": seat.node, "devices": list(seat.devices)}
         if seat.share < 1.0:
             data["share"] = seat.share
+        if seat.cpu_quota is not None:
+            data["cpu_quota"] = seat.cpu_quota
         described.append(data)
     return described

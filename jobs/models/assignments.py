@@ -65,6 +65,9 @@ class Assignment(models.Model):
     term_at = models.DateTimeField(
         null=True, blank=True, editable=False, help_text="When its term was last changed"
     )
+    quota_at = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="When its cores last changed as it ran"
+    )
     units = models.PositiveIntegerField(default=1, help_text="Units of a batch job at its seat")
     gang_port = models.PositiveIntegerField(
         null=True, blank=True, editable=False, help_text="Where its gang meets, on rank 0's node"

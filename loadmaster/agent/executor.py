@@ -103,6 +103,8 @@ class Executor:
             case reconcile.Update(entry, until_s):
                 self._runtime.update(entry.run, self._term(until_s))
                 self._journal.note(replace(entry, term_until_s=until_s))
+            case reconcile.SetQuota(entry, cores):
+                self._set_quota(entry, cores)
             case reconcile.Settle(entry):
                 self._settle(entry)
             case reconcile.Finish(entry, ended):
@@ -299,6 +301,23 @@ class Executor:
             error="the agent left",
         )
         self._end(entry, ended)
+
+    def _set_quota(self, entry: Entry, cores: float) -> None:
+        """Change the cores of a run; a failure is tried again, later and later."""
+        key = f"quota {entry.run.name}"
+        if not self._backoff.is_due(key, self._clock.boot_s()):
+            return
+        try:
+            if not entry.held:
+                self._runtime.set_quota(entry.run, cores)
+        except (LaunchError, OSError) as error:
+            wait_s = self._backoff.failed(key, self._clock.boot_s())
+            text = "%s keeps its cores, next try in %.1f s: %s"
+            logger.warning(text, entry.run.name, wait_s, error)
+            return
+        self._backoff.succeeded(key)
+        logger.info("%s may use %s", entry.run.name, f"{cores:g} cores" if cores else "all cores")
+        self._journal.note(replace(entry, cpu_quota=cores))
 
     def _settle(self, entry: Entry) -> None:
         """Prevent the start of a launch that does not run, and note its end."""

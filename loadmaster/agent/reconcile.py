@@ -86,6 +86,14 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
+class SetQuota:
+    """Change the cores that the run may use; 0: all of the node."""
+
+    entry: Entry
+    cores: float
+
+
+@dataclass(frozen=True, slots=True)
 class Settle:
     """Prevent the start of a launch that is in the journal but does not run, and note its end."""
 
@@ -121,7 +129,7 @@ class RemoveStray:
     run: RunId
 
 
-EntryAction = ReportPreparing | Launch | Stop | Update | Settle | Finish | Drop
+EntryAction = ReportPreparing | Launch | Stop | Update | SetQuota | Settle | Finish | Drop
 Action = EntryAction | AcceptOffer | Renew | StopStray | RemoveStray
 
 
@@ -167,7 +175,7 @@ def _live(view: View, entry: Entry) -> Iterator[Action]:
 
 
 def _running(view: View, entry: Entry, status: RunStatus) -> Iterator[Action]:
-    """Yield the action for a run: stop it, renew its lease, or update its term."""
+    """Yield the action for a run: stop it, renew its lease, change its cores or its term."""
     lease_until_s = view.leases.get(entry.run)
     order = _stop_order(view, entry)
     is_stricter = entry.stop is StopBy.PREEMPT and order and order.by is StopBy.CANCEL
@@ -176,7 +184,7 @@ def _running(view: View, entry: Entry, status: RunStatus) -> Iterator[Action]:
     elif lease_until_s is not None and lease_until_s > (status.lease_until_s or 0.0):
         yield Renew(entry.run, lease_until_s)
     else:
-        yield from _term_update(view, entry)
+        yield from _changed_terms(view, entry)
 
 
 def _waiting(view: View, entry: Entry, status: RunStatus) -> Iterator[Action]:
@@ -213,15 +221,18 @@ def _stop_order(view: View, entry: Entry) -> StopOrder | None:
     return StopOrder(by, grace_s)
 
 
-def _term_update(view: View, entry: Entry) -> Iterator[Action]:
-    """Yield an update if a directive changes the term."""
+def _changed_terms(view: View, entry: Entry) -> Iterator[Action]:
+    """Yield the action for a directive that changes the cores or the term."""
     directive = view.directives.get(entry.assignment)
     if (
-        directive
-        and directive.action is DirectiveAction.UPDATE
-        and directive.fence == entry.fence
-        and directive.term_until_s != entry.term_until_s
+        directive is None
+        or directive.action is not DirectiveAction.UPDATE
+        or directive.fence != entry.fence
     ):
+        return
+    if directive.cpu_quota is not None and directive.cpu_quota != entry.cpu_quota:
+        yield SetQuota(entry, directive.cpu_quota)
+    elif directive.term_until_s != entry.term_until_s:
         yield Update(entry, directive.term_until_s)
 
 

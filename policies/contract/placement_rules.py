@@ -180,9 +180,16 @@ class PlacementRules:
                 was = f"steps_quota {run.steps_quota} of running job {placed.job}"
                 detail = f"{was} cannot become {placed.steps_quota}: keep it, or move the job"
                 self._breach("not_carried_out", detail, placed.job)
-            if placed.ranks != run.ranks and _amounts(placed.ranks) != _amounts(run.ranks):
-                detail = f"cpu_quota and units of running job {placed.job} cannot change while"
-                self._breach("not_carried_out", f"{detail} it stays: keep them", placed.job)
+            if placed.ranks == run.ranks:
+                continue
+            if _units_of(placed.ranks) != _units_of(run.ranks):
+                detail = f"units of running job {placed.job} cannot change while it stays"
+                self._breach("not_carried_out", f"{detail}: keep them", placed.job)
+            for seat in seats_with_new_quota(run.ranks, placed.ranks):
+                node = self.nodes.get(seat.node)
+                if node is not None and not node.changes_quotas:
+                    detail = f"node {node.name} cannot change the cores of running job {placed.job}"
+                    self._breach("not_carried_out", f"{detail}: keep its cpu_quota", placed.job)
 
     def _state(self, placed: Placement, row: int, node: NodeView) -> None:
         """Check whether a node that takes no new placements of this purpose may keep this one."""
@@ -363,6 +370,23 @@ def _seats(ranks: Sequence[RankPlacement]) -> list[tuple[str, tuple[str, ...], f
     return sorted((rank.node, tuple(sorted(rank.devices)), rank.share) for rank in ranks)
 
 
-def _amounts(ranks: Sequence[RankPlacement]) -> Counter[tuple[str, frozenset[str], object, int]]:
-    """Count the seats of a gang by node and devices, with their cpu_quota and units."""
-    return Counter((r.node, frozenset(r.devices), r.cpu_quota, r.units) for r in ranks)
+def seats_with_new_quota(
+    before: Sequence[RankPlacement], after: Sequence[RankPlacement]
+) -> list[RankPlacement]:
+    """Return the seats of `after` whose cpu_quota differs; both are on the same devices."""
+    if before == after:  # nearly always
+        return []
+    quotas = Counter((seat.node, frozenset(seat.devices), seat.cpu_quota) for seat in before)
+    changed = []
+    for seat in after:
+        key = seat.node, frozenset(seat.devices), seat.cpu_quota
+        if quotas[key]:
+            quotas[key] -= 1
+        else:
+            changed.append(seat)
+    return changed
+
+
+def _units_of(ranks: Sequence[RankPlacement]) -> Counter[tuple[str, frozenset[str], int]]:
+    """Count the seats of a gang by node and devices, with their units."""
+    return Counter((seat.node, frozenset(seat.devices), seat.units) for seat in ranks)

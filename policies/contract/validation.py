@@ -15,7 +15,7 @@ The rules by code:
 - batch jobs: `units` (all of them seated, each with its devices on one node, no more on a node and
   on no other number of nodes than the job allows), `exclusive` (alone on its nodes);
 - running jobs: `may_not_stop` (a job that is not preemptible stays while its nodes take or keep
-  jobs, unless power is capped), `not_carried_out` (cpu_quota, units or steps_quota of a placement
+  jobs, unless power is capped), `not_carried_out` (units or steps_quota of a placement
   that stays where it is);
 - nodes: `node_state`, `node_role`, `node_cores`, `node_memory`, `node_resource`; a job may stay, on
   the same devices, on a node that is cordoned, changes to profiling, or drains later;

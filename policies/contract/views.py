@@ -126,7 +126,7 @@ class NodeView:
 
     `cores` and `memory_gb` are without the system's reserve. `power_w[g]` is the power with g GPUs
     in use, g = 0 .. number of devices (ANDREAS, P_n(g)); a node without jobs is closed and costs
-    nothing.
+    nothing. `changes_quotas`: the cores of a seat there may change while its job runs.
     """
 
     id: str
@@ -143,6 +143,7 @@ class NodeView:
     drain_until_s: float | None = None
     rack: str = ""
     link_gbps: AtLeast0 = 0.0
+    changes_quotas: bool = False
 
     @property
     def takes_training(self) -> bool:

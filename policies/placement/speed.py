@@ -32,6 +32,7 @@ from policies.contract.snapshot import (
     Source,
 )
 from policies.contract.views import WITHOUT_GPUS
+from policies.placement.quota_speed import part_of_speed
 from policies.placement.spread_rates import SpreadRates, links_of
 
 TRAINING = Purpose.TRAINING
@@ -169,9 +170,11 @@ class PlanSpeeds:
         """Return the speed of a placement; 0 if unknown. `kind`: its job's, if that is newer."""
         kind = self._kind(placement) if kind is None else kind
         alone = self.speeds.on_ranks(kind, placement.ranks, self.snapshot.node_by_id)
+        under_quota = part_of_speed(placement.ranks, self._cores(placement))
         if not self._shared:
-            return alone
-        return self.speeds.colocated(kind, alone, placement.gpus, self._co_tenants(placement))
+            return alone * under_quota
+        co_tenants = self._co_tenants(placement)
+        return self.speeds.colocated(kind, alone, placement.gpus, co_tenants) * under_quota
 
     def is_assumed(self, kind: str) -> bool:
         """Return True if the speed of the kind is only assumed."""
@@ -186,6 +189,12 @@ class PlanSpeeds:
             if kinds:
                 co_tenants.append((self.snapshot.node_by_id[node].gpu_type, kinds))
         return co_tenants
+
+    def _cores(self, placement: Placement) -> float:
+        """Return the cores of a unit of a placement's job; 0 if the snapshot does not list it."""
+        jobs = self.snapshot.jobs
+        row = jobs.position.get(placement.job)
+        return 0.0 if row is None else float(jobs.columns.numbers["cores"][row])
 
     def _kind(self, placement: Placement) -> str:
         """Return the kind of a placement's job; "" if the snapshot does not list it."""

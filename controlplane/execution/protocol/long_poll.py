@@ -157,14 +157,16 @@ def look(new: Iterable[tuple[UUID, str]], now: datetime | None = None) -> Found:
         Q(created_at__gt=since)
         | Q(desired_at__gt=since)
         | Q(term_at__gt=changed)
+        | Q(quota_at__gt=changed)
         | Q(node__in=list(own))
     )
-    wanted = Q(state=AssignmentState.OFFERED) | ~Q(desired="run") | Q(term_at__isnull=False)
+    changes = Q(term_at__isnull=False) | Q(quota_at__isnull=False)
+    wanted = Q(state=AssignmentState.OFFERED) | ~Q(desired="run") | changes
     wishes: dict[UUID, tuple[float, list[Assignment]]] = {}
     by_node: defaultdict[UUID, list[Assignment]] = defaultdict(list)
     rows = (
         Assignment.objects.filter(concerned, wanted, state__in=LIVE)
-        .select_related("node__cluster")
+        .select_related("node__cluster", "job")
         .only(*_SHOWN)
     )
     for assignment in rows.order_by("pk"):
@@ -176,5 +178,6 @@ def look(new: Iterable[tuple[UUID, str]], now: datetime | None = None) -> Found:
 _SHOWN = (
     "id", "node_id", "fence", "state", "desired", "desired_at", "created_at", "term_until",
     "term_at",
-    "steps_quota", "node__cluster_id", "node__cluster__grace_s",
+    "steps_quota", "cpu_quota", "quota_at", "units", "job__cores", "node__cluster_id",
+    "node__cluster__grace_s",
 )  # fmt: skip

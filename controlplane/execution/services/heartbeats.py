@@ -271,6 +271,10 @@ _COLUMNS_OF_ASSIGNMENT = (
     "term_until",
     "term_at",
     "steps_quota",
+    "cpu_quota",
+    "quota_at",
+    "units",
+    "job__cores",
     "job__on_disconnect",
 )
 

@@ -18,6 +18,7 @@ from clusters.models import Node
 from controlplane.execution.services.stops import preempt_gang
 from controlplane.loop.changes import (
     Change,
+    ChangeQuotas,
     Keep,
     PlacementKey,
     Preempt,
@@ -33,7 +34,7 @@ from controlplane.loop.models import Round
 from controlplane.loop.rounds import Applied
 from controlplane.web.storage.bulk import batches
 from jobs.assignment_lifecycle import LIVE
-from jobs.models import Assignment, Job
+from jobs.models import Assignment, AssignmentEvent, Job
 from policies.contract.plan import Placement, Plan
 from policies.contract.snapshot import Jobs
 
@@ -88,24 +89,55 @@ def apply_plan(prepared: Prepared, now: datetime) -> Applied:
         if isinstance(change, Stop):
             preempt_gang(gangs[key_of(change)].assignments[0].pk, ACTOR, now)
 
-    # 3. Terms and expected speeds of the gangs that go on.
-    kept: list[tuple[Placement, Gang]] = []
+    # 3. Quotas, terms and expected speeds of the gangs that go on.
     with_new_term: list[tuple[Placement, Gang]] = []
+    with_new_speed: list[tuple[Placement, Gang]] = []
     for change in gang_changes.changes:
-        if isinstance(change, Keep) and change.placement:
-            kept.append((change.placement, gangs[change.key]))
-            if change.changes_term:
-                with_new_term.append((change.placement, gangs[change.key]))
+        if not isinstance(change, Keep | ChangeQuotas) or change.placement is None:
+            continue
+        gang = gangs[key_of(change)]
+        if change.changes_term:
+            with_new_term.append((change.placement, gang))
+        if isinstance(change, ChangeQuotas):
+            _change_quotas(change, gang, now)
+
+        # Partners on shared GPUs come and leave.
+        is_shared = any(seat.share < 1.0 for seat in change.placement.ranks)
+        if is_shared or isinstance(change, ChangeQuotas):
+            with_new_speed.append((change.placement, gang))
     _change_terms(with_new_term, now)
-    _update_expected_speeds(kept, prepared.launcher, prepared.observed.snapshot.jobs)
+    _update_expected_speeds(with_new_speed, prepared.launcher, prepared.observed.snapshot.jobs)
 
     # 4. Launches: those that start, and those that start elsewhere once they have stopped.
     to_launch = [
         change.placement
         for change in gang_changes.changes
-        if not isinstance(change, Keep | Preempt)
+        if not isinstance(change, Keep | ChangeQuotas | Preempt)
     ]
     return Applied(gang_changes.changes, prepared.launcher.launch(to_launch, now))
+
+
+def _change_quotas(change: ChangeQuotas, gang: Gang, now: datetime) -> None:
+    """Write the new quotas of a gang's ranks, each with an event of its history."""
+    # 1. The quotas that the plan wants; seats on the same devices are alike.
+    wanted = defaultdict[tuple[str, tuple[str, ...]], list[float | None]](list)
+    for seat in change.placement.ranks:
+        wanted[seat.node, tuple(sorted(seat.devices))].append(seat.cpu_quota)
+
+    # 2. The ranks that have another one.
+    events = []
+    for rank, seat in zip(gang.assignments, change.before.ranks, strict=True):
+        quota = wanted[seat.node, tuple(sorted(seat.devices))].pop()
+        if quota == seat.cpu_quota:
+            continue
+        _update([rank.pk], cpu_quota=quota, quota_at=now)
+        data = {"by": ACTOR, "from": seat.cpu_quota, "to": quota}
+        event = AssignmentEvent(
+            assignment_id=rank.pk, move="quota", from_state=rank.state, to_state=rank.state,
+            data=data,
+        )  # fmt: skip
+        events.append(event)
+    AssignmentEvent.objects.bulk_create(events)
 
 
 def _change_terms(kept: Iterable[tuple[Placement, Gang]], now: datetime) -> None:
@@ -119,13 +151,11 @@ def _change_terms(kept: Iterable[tuple[Placement, Gang]], now: datetime) -> None
 
 
 def _update_expected_speeds(
-    kept: Iterable[tuple[Placement, Gang]], launcher: Launcher, jobs: Jobs
+    gangs: Iterable[tuple[Placement, Gang]], launcher: Launcher, jobs: Jobs
 ) -> None:
-    """Update expected speeds on shared GPUs, where partners come and leave."""
+    """Update the expected speeds of these gangs."""
     keys_by_speed = defaultdict[float | None, list[UUID]](list)
-    for placement, gang in kept:
-        if all(seat.share >= 1.0 for seat in placement.ranks):
-            continue
+    for placement, gang in gangs:
         kind = jobs.columns.kinds[jobs.position[placement.job]]
         speed = launcher.expected_steps_per_s(placement, kind)
         for assignment in gang.assignments:

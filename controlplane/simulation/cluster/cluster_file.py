@@ -229,6 +229,7 @@ def _node(
         name=name,
         power_w=power_w,
         devices=tuple(devices),
+        changes_quotas=True,
         **{field: getattr(spec, field) for field in NODE_FIELDS},
     )
 

@@ -10,6 +10,7 @@ from controlplane.simulation.world.state import WorldState
 from controlplane.simulation.world.timers import time_last_step
 from policies.contract.plan import Placement
 from policies.contract.snapshot import RankPlacement
+from policies.placement.quota_speed import part_of_speed
 from policies.placement.speed import UNKNOWN, CoTenants, devices_of
 
 
@@ -20,7 +21,7 @@ def speed_of(state: WorldState, placement: Placement) -> float:
     """
     row = state.table.row_of[placement.job]
     if not state.fleet.shares:
-        return state.speeds.alone(state.table.columns, row, placement.ranks)
+        return _speed_beside(state, row, placement.ranks, ())
 
     # 1. The speed of the placement, and of each launch on its devices beside it.
     there = state.fleet.beside(placement.ranks)
@@ -49,15 +50,18 @@ def update_neighbours(state: WorldState, launch: Launch) -> None:
         pairs.look(state.engine.now_s, state.table.columns.kinds)
     for other in state.fleet.beside(launch.ranks):
         if other is not launch and other.goes_on:
-            _update_speed(state, other)
+            update_speed(state, other)
     if pairs is not None:
         for key in devices_of(launch.ranks):
             node, _ = key
             pairs.meet(state.fleet.occupancy.holders(key), state.fleet.nodes[node].gpu_type)
 
 
-def _update_speed(state: WorldState, launch: Launch) -> None:
-    """Change the speed of a launch to that beside its present co-tenants, if that is known."""
+def update_speed(state: WorldState, launch: Launch) -> None:
+    """Change the speed of a launch to that under its quotas and beside its present co-tenants.
+
+    It stays as it is if that is unknown.
+    """
     co_tenants = _co_tenants(state, launch.ranks, without=launch)
     true_speed = _speed_beside(state, launch.row, launch.ranks, co_tenants)
     number = int(state.table.launched[launch.row]) - 1
@@ -71,11 +75,15 @@ def _update_speed(state: WorldState, launch: Launch) -> None:
 def _speed_beside(
     state: WorldState, row: int, ranks: tuple[RankPlacement, ...], co_tenants: CoTenants
 ) -> float:
-    """Return steps/s of a job on these seats beside these co-tenants; 0 if unknown."""
+    """Return steps/s of a job on these seats, under their quotas, beside these co-tenants.
+
+    0 if unknown.
+    """
     columns = state.table.columns
     alone = state.speeds.alone(columns, row, ranks)
     gpus = sum(len(seat.devices) for seat in ranks)
-    return state.speeds.known.colocated(columns.kinds[row], alone, gpus, co_tenants)
+    speed = state.speeds.known.colocated(columns.kinds[row], alone, gpus, co_tenants)
+    return speed * part_of_speed(ranks, float(columns.numbers["cores"][row]))
 
 
 def _co_tenants(

@@ -7,7 +7,7 @@ from bisect import bisect_left, insort
 
 from controlplane.loop.rounds import ENDED_STOP, RejectCode, Rejected
 from controlplane.simulation.cluster.launch import Launch
-from controlplane.simulation.world.colocation import speed_of, update_neighbours
+from controlplane.simulation.world.colocation import speed_of, update_neighbours, update_speed
 from controlplane.simulation.world.events import FirstStart, LaunchFailure, StopEnd, TermEnd
 from controlplane.simulation.world.job_table import JobEnd
 from controlplane.simulation.world.measuring import watch_first_steps
@@ -46,6 +46,15 @@ def keep(state: WorldState, launch: Launch, placement: Placement) -> None:
     launch.steps_quota = placement.steps_quota
     state.running[launch.row] = (launch.running(),)
     time_term(state, launch)
+
+
+def change_quotas(state: WorldState, launch: Launch, placement: Placement) -> None:
+    """Let a launch go on with the quotas of a placement, and its term."""
+    state.fleet.release(launch)
+    launch.ranks = placement.ranks
+    state.fleet.take(launch)
+    update_speed(state, launch)
+    keep(state, launch, placement)
 
 
 def _recheck(state: WorldState, placement: Placement, speed: float) -> Rejected | None:

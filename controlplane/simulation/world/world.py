@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from controlplane.loop.changes import (
+    ChangeQuotas,
     Keep,
     PlacementKey,
     Preempt,
@@ -30,6 +31,7 @@ from controlplane.simulation.world.ends import (
 from controlplane.simulation.world.launches import (
     ask_to_stop,
     break_launch,
+    change_quotas,
     end_stop,
     end_term,
     keep,
@@ -121,6 +123,9 @@ class SimulatedWorld:
                 if change.placement is not None and change.changes_term:
                     keep(state, self._launch_of(change), change.placement)
                 continue
+            if isinstance(change, ChangeQuotas):
+                change_quotas(state, self._launch_of(change), change.placement)
+                continue
             if not isinstance(change, Preempt):
                 placements.append(change.placement)
             if not isinstance(change, Start):
@@ -174,7 +179,7 @@ class SimulatedWorld:
         ids = state.table.columns.ids
         return {(ids[row], TRAINING, 0): state.running[row][0] for row in sorted(state.running)}
 
-    def _launch_of(self, change: Keep | Stop) -> Launch:
+    def _launch_of(self, change: Keep | ChangeQuotas | Stop) -> Launch:
         """Return the launch that a change keeps or stops."""
         job, _, _ = key_of(change)
         return self.state.launches[self.state.table.row_of[job]]

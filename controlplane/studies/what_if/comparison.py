@@ -13,7 +13,7 @@ from operator import itemgetter
 import numpy as np
 
 from clusters.energy import cost_per_hour, energy_cost
-from controlplane.loop.changes import Keep, Start, Stop, changes, current_of, key_of
+from controlplane.loop.changes import Start, Stop, changes, current_of, key_of
 from controlplane.simulation.cluster.meter import remaining_work
 from policies.contract.placement_rules import needs_stop
 from policies.contract.plan import Placement, Plan
@@ -131,11 +131,11 @@ def figures(plan: Plan, snapshot: Snapshot) -> Figures:
 
 
 def differences(plan: Plan, snapshot: Snapshot) -> tuple[Start | Stop, ...]:
-    """Changes of training work that the plan would make, starts last."""
+    """Starts and stops of training work that the plan would make, starts last."""
     return tuple(
         change
         for change in changes(current_of(snapshot), plan)
-        if not isinstance(change, Keep) and key_of(change)[1] is Purpose.TRAINING
+        if isinstance(change, Start | Stop) and key_of(change)[1] is Purpose.TRAINING
     )
 
 

@@ -73,6 +73,7 @@ DONE = {
     "preempt": "pre-empted",
     "migrate": "migrated",
     "resize": "resized",
+    "quotas": "given other cores",
 }
 """Changes of jobs in words."""
 

@@ -220,6 +220,13 @@ class Runtime(Protocol):
     def update(self, run: RunId, term: Term) -> None:
         """Tell the run its new term."""
 
+    def set_quota(self, run: RunId, cores: float) -> None:
+        """Let the run use so many cores from now on, 0: all. Raises LaunchError if it cannot.
+
+        Runtimes with the feature `quotas` can; others never get a directive that asks for it.
+        """
+        raise LaunchError(f"the runtime {self.name} cannot change the cores of {run.name}")
+
     def set_pace(self, run: RunId, step_s: float) -> None:
         """Tell the run the new step time of its emulated devices."""
 

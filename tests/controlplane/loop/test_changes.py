@@ -1,5 +1,6 @@
 """From what is committed to a plan: what is started, kept, pre-empted, migrated, resized."""
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 
 from controlplane.loop.changes import (
     Change,
+    ChangeQuotas,
     Current,
     Keep,
     Migrate,
@@ -51,6 +53,25 @@ def test_a_placed_job_that_does_not_run_is_started() -> None:
 def test_a_job_that_stays_on_its_devices_is_kept_whatever_their_order() -> None:
     placed = Placement("a", (RankPlacement("n1", ("gpu1", "gpu0")),))
     (change,) = changes(running("a", BOTH), a_plan(placed))
+    assert isinstance(change, Keep)
+
+
+def test_a_job_that_stays_with_fewer_cores_is_not_stopped() -> None:
+    half = replace(HERE, cpu_quota=0.5)
+    placed = Placement("a", (half,))
+    (change,) = changes(running("a", HERE), a_plan(placed))
+    assert change == ChangeQuotas(placed, Running(0, (HERE,), 0.0))
+    assert describe(change) == {
+        "change": "quotas",
+        "job": "a",
+        "from": [{"node": "n1", "devices": ["gpu0"]}],
+        "to": [{"node": "n1", "devices": ["gpu0"], "cpu_quota": 0.5}],
+    }
+
+
+def test_a_gang_that_stays_with_its_ranks_exchanged_keeps_its_quotas() -> None:
+    here = replace(HERE, cpu_quota=0.5)
+    (change,) = changes(running("a", here, THERE), a_plan(Placement("a", (THERE, here))))
     assert isinstance(change, Keep)
 
 

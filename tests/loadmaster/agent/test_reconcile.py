@@ -15,6 +15,7 @@ from loadmaster.agent.reconcile import (
     RemoveStray,
     Renew,
     ReportPreparing,
+    SetQuota,
     Settle,
     Stop,
     StopStray,
@@ -219,3 +220,21 @@ def test_a_term_of_an_older_fence_is_ignored() -> None:
 def test_an_end_is_told_though_its_own_offer_comes_again() -> None:
     over = replace(STARTED, state=AssignmentState.FAILED)
     assert decided(over, ENDED, directives=START) == []
+
+
+def test_other_cores_of_a_running_launch_are_set_once() -> None:
+    halved = directive(DirectiveAction.UPDATE, cpu_quota=0.5)
+    assert decided(STARTED, RUNNING, directives=halved) == [SetQuota(STARTED, 0.5)]
+    assert decided(replace(STARTED, cpu_quota=0.5), RUNNING, directives=halved) == []
+
+
+def test_directives_without_cores_leave_them_as_they_are() -> None:
+    known = replace(STARTED, cpu_quota=0.5)
+    assert decided(known, RUNNING, directives=directive(DirectiveAction.UPDATE)) == []
+
+
+def test_cores_are_changed_before_the_term() -> None:
+    both = directive(DirectiveAction.UPDATE, cpu_quota=0.0, term_until_s=2000.0)
+    assert decided(STARTED, RUNNING, directives=both) == [SetQuota(STARTED, 0.0)]
+    after = replace(STARTED, cpu_quota=0.0)
+    assert decided(after, RUNNING, directives=both) == [Update(after, 2000.0)]

@@ -33,6 +33,9 @@ from loadmaster.agent.runtimes.docker.plan import (
 from loadmaster.agent.runtimes.docker.pulling import PullProgress
 
 USUAL_SOCKET = "unix:///var/run/docker.sock"
+UNLIMITED_CPU = -1
+"""CPU quota of a container without a limit, in the Engine's words; 0 leaves it as it is."""
+
 TIMEOUT_S = 30
 """Longest wait in seconds for an answer."""
 
@@ -196,6 +199,11 @@ class DockerEngine:
             if is_in_own and NO_METADATA not in container["NetworkSettings"]["Networks"]:
                 self._api.connect_container_to_network(name, NO_METADATA)
             self._api.start(name)
+
+    def set_quota(self, name: str, quota_us: int | None) -> None:
+        quota = UNLIMITED_CPU if quota_us is None else quota_us
+        with _translated():
+            self._api.update_container(name, cpu_period=CPU_PERIOD_US, cpu_quota=quota)
 
     def kill(self, name: str, signal: str = "SIGKILL") -> None:
         # 409: it does not run

@@ -27,6 +27,9 @@ BIN = f"{HOME}/bin"
 CHECKPOINTS = f"{HOME}/checkpoints"
 """Checkpoints of the job."""
 
+LEAST_QUOTA_US = 1000
+"""Least CPU quota that the kernel takes."""
+
 CPU_PERIOD_US = 100_000
 """Microseconds of the period for which a container's CPU quota holds."""
 
@@ -113,7 +116,7 @@ def container_plan(task: Task, user: tuple[int, int], mounts: tuple[Mount, ...])
     cores = spec.cores if spec.cpu_quota is None else spec.cpu_quota
     cpu_quota_us = None
     if cores > 0 and task.options.limit_cores:
-        cpu_quota_us = max(1000, round(cores * CPU_PERIOD_US))
+        cpu_quota_us = max(LEAST_QUOTA_US, round(cores * CPU_PERIOD_US))
     return ContainerPlan(
         name=run.name,
         image="",

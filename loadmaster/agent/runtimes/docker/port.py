@@ -94,6 +94,9 @@ class Engine(Protocol):
     def start(self, name: str) -> None:
         """Start a created container."""
 
+    def set_quota(self, name: str, quota_us: int | None) -> None:
+        """Give a container so many microseconds of CPU time in each period; None: no limit."""
+
     def kill(self, name: str) -> None:
         """Send SIGKILL to all processes of a container; do nothing if it does not run."""
 

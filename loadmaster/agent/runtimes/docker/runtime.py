@@ -28,6 +28,8 @@ from loadmaster.agent.runtimes.consumption import Consumption
 from loadmaster.agent.runtimes.docker import port
 from loadmaster.agent.runtimes.docker.options import DockerOptions
 from loadmaster.agent.runtimes.docker.plan import (
+    CPU_PERIOD_US,
+    LEAST_QUOTA_US,
     ContainerRequest,
     Task,
     job_environment,
@@ -58,6 +60,7 @@ from loadmaster.agent.runtimes.mounts import (
     private_folders,
 )
 from loadmaster.agent.runtimes.programs import NO_SERVER
+from loadmaster.features import QUOTAS
 from loadmaster.files import private_folder, read_object, write_json, write_whole
 from loadmaster.protocol import CONTAINER, ReasonClass
 from loadmaster.wire import WireError, from_json
@@ -109,6 +112,8 @@ class DockerRuntime(RunFolders):
         Raises EngineDownError if the Engine does not answer.
         """
         super().__init__(runs, clock)
+        if options.limit_cores:
+            self.features = (QUOTAS,)
         self._server = server
         self._engine = engine
         self._owner = owner
@@ -279,6 +284,13 @@ class DockerRuntime(RunFolders):
             self._note_start(run)
             self._starting.add(run)
             _in_thread(self._start, run)
+
+    def set_quota(self, run: RunId, cores: float) -> None:
+        quota_us = max(LEAST_QUOTA_US, round(cores * CPU_PERIOD_US)) if cores else None
+        try:
+            self._engine.set_quota(run.name, quota_us)
+        except (port.EngineDownError, port.EngineRefusedError) as error:
+            raise LaunchError(str(error)) from error
 
     def _start(self, run: RunId) -> None:
         """Start the container; try until the lease ends while the Engine does not answer."""
