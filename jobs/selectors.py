@@ -103,7 +103,7 @@ _OF_JOB = (
 )  # fmt: skip
 _OF_ASSIGNMENT = (
     "job_id", "purpose", "state", "rank", "created_at", "running_at", "predicted_run_s",
-    "steps_per_s", "gpus", "units", "share",
+    "steps_per_s", "gpus", "units", "share", "cpu_quota",
     "node__name", "node__emulated", "node__gpu_type__name", "node__gpu_type__emulated",
 )  # fmt: skip
 

@@ -143,7 +143,10 @@ class QueueFilters:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """GPUs of a type, or cores, on a node, and co-tenants; `measuring`: a profile run."""
+    """GPUs of a type, or cores, on a node, and co-tenants; `measuring`: a profile run.
+
+    `quota`: the cores that it may use now, in words, if they are not its own; else "".
+    """
 
     node: str
     what: str
@@ -151,6 +154,7 @@ class Place:
     units: int = 1
     beside: tuple[str, ...] = ()
     measuring: bool = False
+    quota: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,5 +370,10 @@ def _row(job: Job, names: Mapping[str, str], beside: Names, now: datetime) -> Jo
 
 def _place(assignment: Assignment, cores: float, beside: tuple[str, ...]) -> Place:
     node, measuring = assignment.node, assignment.purpose == "profiling"
-    what = formats.amount_held(assignment.gpus, node.type_name, cores * assignment.units)
-    return Place(node.name, what, node.is_emulated, assignment.units, beside, measuring)
+    own_cores = cores * assignment.units
+    what = formats.amount_held(assignment.gpus, node.type_name, own_cores)
+    quota = ""
+    if assignment.cpu_quota is not None:
+        of_its_own = f" of {formats.quantity(own_cores)}" if own_cores else ""
+        quota = f"now with {formats.quantity(assignment.cpu_quota)}{of_its_own} cores"
+    return Place(node.name, what, node.is_emulated, assignment.units, beside, measuring, quota)

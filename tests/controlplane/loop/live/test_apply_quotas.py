@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from django.test import Client
 
 from clusters.models import Cluster, Node
 from controlplane.execution.directives import directive
@@ -104,3 +105,12 @@ def test_a_slowed_job_is_expected_to_be_slower(cluster: Cluster, able: Node) -> 
     assert alone is not None
     after_round(assignment, placed(assignment, CORES / 2))
     assert assignment.predicted_steps_per_s == pytest.approx(alone / 2)
+
+
+def test_pages_show_the_cores_that_a_job_may_use_now(cluster: Cluster, able: Node) -> None:
+    assignment = a_job_that_runs(cluster, able)
+    after_round(assignment, placed(assignment, 1.5))
+    client = Client()
+    client.force_login(assignment.job.user)
+    for page in (f"/jobs/{assignment.job_id}/", "/"):
+        assert "now with 1.5 of 4 cores" in client.get(page).content.decode()
