@@ -25,12 +25,12 @@ from loadmaster.agent.runtimes.docker.options import (
 )
 from loadmaster.agent.runtimes.docker.plan import (
     ASSIGNMENT,
-    CPU_PERIOD_US,
     FENCE,
     OWNER,
     ContainerPlan,
 )
 from loadmaster.agent.runtimes.docker.pulling import PullProgress
+from loadmaster.agent.runtimes.limits import CPU_PERIOD_US
 
 USUAL_SOCKET = "unix:///var/run/docker.sock"
 TIMEOUT_S = 30

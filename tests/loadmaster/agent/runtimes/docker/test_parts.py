@@ -23,11 +23,11 @@ from loadmaster.agent.runtimes.docker.plan import (
     container_plan,
     job_environment,
     launch_script,
-    memory_bytes,
 )
 from loadmaster.agent.runtimes.docker.port import Container, Stats
 from loadmaster.agent.runtimes.docker.pulling import PullProgress, digest_of, pinned, repository_of
 from loadmaster.agent.runtimes.docker.verdict import end_of, start_failure
+from loadmaster.agent.runtimes.limits import memory_bytes
 from loadmaster.agent.runtimes.mounts import AllowedMount
 from loadmaster.agent.start import EXIT_CONFIG, runtime_of, serve
 from loadmaster.features import features_with
