@@ -96,7 +96,6 @@ class FakeRuntime(Runtime):
         name: str = "process",
     ) -> None:
         self.name = name
-        self.limits_memory = False
         self.saved = {} if saved is None else saved
         self.plays: dict[RunId, Play] = {}
         self.launches: list[RunId] = []

@@ -184,13 +184,18 @@ class Usage:
 class Runtime(Protocol):
     """Way of running jobs. Calls never wait for the job; every call may be repeated.
 
-    `limits_memory`: it keeps jobs within the memory that they asked for; otherwise the agent stops
-    those that use more. `features`: the node's features that this runtime adds, besides its name.
+    `features`: the node's features that this runtime adds, besides its name.
     """
 
     name: str
-    limits_memory: bool
     features: tuple[str, ...] = ()
+
+    def limits_memory(self, run: RunId) -> bool:
+        """Return True if the kernel keeps a run within the memory that it asked for.
+
+        The agent stops other runs that use more.
+        """
+        return False
 
     def environment(self) -> dict[str, str]:
         """Return the variables that every job gets from the node; all others replace them."""

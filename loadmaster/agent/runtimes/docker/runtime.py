@@ -58,6 +58,7 @@ from loadmaster.agent.runtimes.mounts import (
     private_folders,
 )
 from loadmaster.agent.runtimes.programs import NO_SERVER
+from loadmaster.features import CORES_LIMIT, MEMORY_LIMIT, PROCESSES_LIMIT
 from loadmaster.files import private_folder, read_object, write_json, write_whole
 from loadmaster.protocol import CONTAINER, ReasonClass
 from loadmaster.wire import WireError, from_json
@@ -92,7 +93,6 @@ class DockerRuntime(RunFolders):
     """
 
     name = "docker"
-    limits_memory = True
 
     def __init__(
         self,
@@ -109,6 +109,9 @@ class DockerRuntime(RunFolders):
         Raises EngineDownError if the Engine does not answer.
         """
         super().__init__(runs, clock)
+        self.features = (MEMORY_LIMIT, PROCESSES_LIMIT)
+        if options.limit_cores:
+            self.features = (*self.features, CORES_LIMIT)
         self._server = server
         self._engine = engine
         self._owner = owner
@@ -121,6 +124,9 @@ class DockerRuntime(RunFolders):
         """Ids of images that are known to have a shell."""
         self._watch = Watch(engine, owner, self._clock, self._maintain)
         self._watch.begin()
+
+    def limits_memory(self, run: RunId) -> bool:
+        return True
 
     def close(self) -> None:
         # The next agent would settle launches that are being started as never started.
