@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -119,7 +120,7 @@ class GroupedSite:
             cgroups=self.groups,
         )
 
-    def start(self, *command: str, name: str = "a1", **spec: object) -> RunId:
+    def start(self, *command: str, name: str = "a1", **spec: Any) -> RunId:
         """Start a launch of a command."""
         known = replace(a_spec(name, command=command, team=1, job=f"job-of-{name}"), **spec)
         checkpoints = self.state / "checkpoints"

@@ -23,6 +23,10 @@ class LaunchError(Exception):
     """The runtime cannot do this on this machine (space, rights); nothing was started."""
 
 
+class QuotaError(Exception):
+    """A run cannot be limited to so many cores; the message says why."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class RunId:
     """Id of a launch: an assignment and its fence. No id is launched twice."""
@@ -174,11 +178,13 @@ class Usage:
     """Use of a run's processes: mean cores since the last reading, and memory now.
 
     `most_memory_gb`: an upper bound; an exact count, which takes longer, gives no more than that.
+    `throttled_cores`: mean cores since the last reading that the run's quota withheld from it.
     """
 
     cores: float
     memory_gb: float
     most_memory_gb: float = 0.0
+    throttled_cores: float = 0.0
 
 
 class Runtime(Protocol):
@@ -268,6 +274,20 @@ class Runtime(Protocol):
 
         `exact`: memory that processes share counts once.
         """
+
+    def quota(self, run: RunId) -> float | None:
+        """Return the cores to which the kernel limits a run, as last read from it.
+
+        None: no limit, or the run's limit is not known.
+        """
+        return None
+
+    def set_quota(self, run: RunId, cores: float) -> None:
+        """Limit a run to so many cores from now on; `quota` tells once that holds.
+
+        Raises QuotaError.
+        """
+        raise QuotaError("the runtime of this node changes no quotas")
 
     def remove(self, run: RunId) -> None:
         """Remove an ended launch and its files; cancels a preparation."""

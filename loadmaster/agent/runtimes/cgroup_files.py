@@ -138,9 +138,13 @@ def limit_processes(group: Path, most: int) -> None:
 
 
 def pids_in(group: Path) -> list[int]:
-    """Return the pids of the processes in a group; none if there is no such group."""
+    """Return the pids of the processes in a group; none if there is no such group.
+
+    The kernel tells 0 for a process that this one's namespace does not show.
+    """
     with contextlib.suppress(OSError, ValueError):
-        return [int(word) for word in (group / PROCESSES).read_text().split()]
+        pids = [int(word) for word in (group / PROCESSES).read_text().split()]
+        return [pid for pid in pids if pid > 0]
     return []
 
 

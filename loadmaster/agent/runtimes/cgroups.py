@@ -115,11 +115,16 @@ class Cgroups:
 
     def make(self, name: str, limits: GroupLimits) -> None:
         """Make a launch's group, or take the one that is there, and limit it. Raises OSError."""
-        # 1. Version 2 has one folder for all controllers.
+        # 1. Somebody may have removed the agent's own group meanwhile, as it was empty.
+        for controller, base in self._bases.items():
+            if not base.folder.is_dir():
+                _make_base(base, controller)
+
+        # 2. The group; version 2 has one folder for all controllers.
         for folder in self._folders(name):
             folder.mkdir(exist_ok=True)
 
-        # 2. The limits.
+        # 3. The limits.
         memory = self._bases.get("memory")
         if memory and limits.memory_bytes is not None:
             memory.version.limit_memory(memory.folder / name, limits.memory_bytes)
@@ -299,19 +304,25 @@ def _base(trees: Sequence[Tree], controller: str, name: str) -> Base:
     if top is None:
         raise NoCgroupsError(f"the agent may write no group of {tree.root}")
 
-    # 2. The agent's group. In version 2 each group hands its controllers down.
-    base = top / name
+    # 2. The agent's group, and a trial.
+    base = Base(tree.version, top / name)
     try:
-        base.mkdir(exist_ok=True)
-        if tree.version.number == 2:
-            for group in (top, base):
-                _hand_down(group, controller)
-
-        # 3. A trial.
-        _try(base / TRIAL, tree.version.limit_files.get(controller, PROCESSES))
+        _make_base(base, controller)
+        _try(base.folder / TRIAL, tree.version.limit_files.get(controller, PROCESSES))
     except (OSError, subprocess.SubprocessError) as error:
         raise NoCgroupsError(str(error)) from error
-    return Base(tree.version, base)
+    return base
+
+
+def _make_base(base: Base, controller: str) -> None:
+    """Make the agent's own group, or take the one that is there. Raises OSError.
+
+    In version 2 it and the group above it hand the controller down.
+    """
+    base.folder.mkdir(exist_ok=True)
+    if base.version.number == 2:
+        for group in (base.folder.parent, base.folder):
+            _hand_down(group, controller)
 
 
 def _hand_down(group: Path, controller: str) -> None:

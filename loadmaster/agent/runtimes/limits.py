@@ -1,6 +1,8 @@
 """Limits of a job's memory and cores that the kernel keeps, the same in all runtimes. Pure."""
 
-from loadmaster.agent.runtimes.base import GB
+import math
+
+from loadmaster.agent.runtimes.base import GB, QuotaError
 from loadmaster.protocol import LaunchSpec
 
 CPU_PERIOD_US = 100_000
@@ -27,6 +29,12 @@ def cores_of(spec: LaunchSpec) -> float | None:
     """Return the cores that a launch may use: its quota, else what it asked for; None: no limit."""
     cores = spec.cores if spec.cpu_quota is None else spec.cpu_quota
     return cores if cores > 0 else None
+
+
+def check_quota(cores: float) -> None:
+    """Raise QuotaError for cores to which no run can be limited."""
+    if not (math.isfinite(cores) and cores > 0):
+        raise QuotaError(f"cpu_quota: name a number of cores above 0, not {cores!r}")
 
 
 def quota_us(cores: float) -> int:

@@ -21,13 +21,14 @@ from loadmaster.agent.runtimes.base import (
     Exit,
     Launch,
     LaunchError,
+    QuotaError,
     RunId,
     RunState,
     RunStatus,
     Usage,
 )
 from loadmaster.agent.runtimes.cgroups import Cgroups, GroupLimits, Resource
-from loadmaster.agent.runtimes.consumption import consumption
+from loadmaster.agent.runtimes.consumption import Consumption, consumption
 from loadmaster.agent.runtimes.folders import (
     FILES,
     NEVER_STARTED,
@@ -37,7 +38,7 @@ from loadmaster.agent.runtimes.folders import (
     read_exit,
 )
 from loadmaster.agent.runtimes.isolation import ORDERS, Isolation
-from loadmaster.agent.runtimes.limits import cores_of, memory_bytes
+from loadmaster.agent.runtimes.limits import check_quota, cores_of, memory_bytes
 from loadmaster.agent.runtimes.programs import (
     NO_SERVER,
     PACKAGES,
@@ -253,7 +254,8 @@ class ProcessRuntime(RunFolders):
         try:
             self._write_lease(run, lease_until_s, str(launch["boot_id"]))
             self._note_start(run)
-            self._make_cgroup(run)
+            if launch.get("cgroups"):  # an older agent prepared launches without
+                self._make_cgroup(run)
             self._guards[run] = self._spawn(folder)
         except OSError as error:
             raise LaunchError(f"the guard cannot be started: {error}") from error
@@ -392,8 +394,30 @@ class ProcessRuntime(RunFolders):
         if not owner or not self._is_guarded(self.folder(run)):
             return None
         sandboxed = bool(self._isolation and self._isolation.program)
-        total = consumption(int(owner["pid"]), exact=exact, sandboxed=sandboxed)
+        total = self._consumption_of_cgroup(run)
+        if total is None:
+            total = consumption(int(owner["pid"]), exact=exact, sandboxed=sandboxed)
         return self._usage_since_last(run, total)
+
+    def _consumption_of_cgroup(self, run: RunId) -> Consumption | None:
+        """Return what a run has used by its cgroup, ended processes included; None without one."""
+        use = self._cgroups.use(run.name) if self._cgroups else None
+        if use is None:
+            return None
+        return Consumption(use.cpu_s, use.memory, use.memory, use.throttled_s)
+
+    def quota(self, run: RunId) -> float | None:
+        return self._cgroups.cores(run.name) if self._cgroups else None
+
+    def set_quota(self, run: RunId, cores: float) -> None:
+        check_quota(cores)
+        if self._cgroups is None or not self._cgroups.has(run.name, Resource.CORES):
+            raise QuotaError(f"{run.name} has no cgroup: it does not run, or cores have no limit")
+        try:
+            self._cgroups.set_cores(run.name, cores)
+        except OSError as error:
+            text = f"{run.name}: the kernel does not take a quota of {cores:g} cores: {error}"
+            raise QuotaError(text) from error
 
 
 def _never_started(folder: Path) -> str:

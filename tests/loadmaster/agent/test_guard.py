@@ -415,6 +415,12 @@ def test_a_cgroup_that_is_gone_is_not_the_commands_fault(tmp_path: Path) -> None
     assert ended["error"].startswith("the job's cgroup cannot be joined: ")
 
 
+def test_a_cgroup_that_takes_no_process_is_not_the_commands_fault(tmp_path: Path) -> None:
+    ended = Guarded(tmp_path / "run", python("print('ran')"), cgroups=["/dev/full"]).end()
+    assert not ended["started"]
+    assert ended["error"] == "the job's process cannot join its cgroup or become its user"
+
+
 def test_a_job_joins_its_cgroup_before_its_program_starts(tmp_path: Path) -> None:
     entrance = tmp_path / "cgroup.procs"
     entrance.touch()

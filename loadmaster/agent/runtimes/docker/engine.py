@@ -30,7 +30,7 @@ from loadmaster.agent.runtimes.docker.plan import (
     ContainerPlan,
 )
 from loadmaster.agent.runtimes.docker.pulling import PullProgress
-from loadmaster.agent.runtimes.limits import CPU_PERIOD_US
+from loadmaster.agent.runtimes.limits import CPU_PERIOD_US, quota_us
 
 USUAL_SOCKET = "unix:///var/run/docker.sock"
 TIMEOUT_S = 30
@@ -245,6 +245,17 @@ class DockerEngine:
             return stats_of(self._api.stats(name, stream=False, one_shot=True))
         return None
 
+    def cores(self, name: str) -> float | None:
+        with contextlib.suppress(_GoneError), _translated():
+            config = self._api.inspect_container(name)["HostConfig"]
+            if config["CpuQuota"] > 0:
+                return float(config["CpuQuota"] / (config["CpuPeriod"] or CPU_PERIOD_US))
+        return None
+
+    def limit_cores(self, name: str, cores: float) -> None:
+        with _translated():
+            self._api.update_container(name, cpu_period=CPU_PERIOD_US, cpu_quota=quota_us(cores))
+
 
 def _from_environment() -> dict[str, Any]:
     """Return address and certificates that DOCKER_HOST and other variables name.
@@ -338,7 +349,8 @@ def stats_of(data: dict[str, Any]) -> port.Stats | None:
     details = memory.get("stats") or {}
     inactive = details.get("total_inactive_file", details.get("inactive_file", 0))
     cpu_ns = data["cpu_stats"]["cpu_usage"]["total_usage"]
-    return port.Stats(cpu_ns / 1e9, max(0, memory["usage"] - inactive))
+    throttled_ns = (data["cpu_stats"].get("throttling_data") or {}).get("throttled_time", 0)
+    return port.Stats(cpu_ns / 1e9, max(0, memory["usage"] - inactive), throttled_ns / 1e9)
 
 
 def _seconds(text: str) -> float:

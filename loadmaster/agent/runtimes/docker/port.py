@@ -65,10 +65,14 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """CPU seconds since the start, and bytes in use without file cache that can be dropped."""
+    """CPU seconds since the start, and bytes in use without file cache that can be dropped.
+
+    `throttled_s`: CPU seconds that the quota has withheld.
+    """
 
     cpu_s: float
     memory: int
+    throttled_s: float = 0.0
 
 
 class Engine(Protocol):
@@ -114,6 +118,12 @@ class Engine(Protocol):
 
     def stats(self, name: str) -> Stats | None:
         """Return the resource use of a container, None if it does not run."""
+
+    def cores(self, name: str) -> float | None:
+        """Return the cores to which a container is limited; None: no limit, or no container."""
+
+    def limit_cores(self, name: str, cores: float) -> None:
+        """Limit a container to so many cores, also while it runs."""
 
     def close(self) -> None:
         """Close connections."""

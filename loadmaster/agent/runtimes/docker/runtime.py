@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from loadmaster.agent.runtimes.base import (
     Exit,
     Launch,
     LaunchError,
+    QuotaError,
     RunId,
     RunState,
     RunStatus,
@@ -50,6 +52,7 @@ from loadmaster.agent.runtimes.folders import (
     RunFolders,
     read_exit,
 )
+from loadmaster.agent.runtimes.limits import check_quota
 from loadmaster.agent.runtimes.mounts import (
     MountRules,
     checkpoint_problem,
@@ -120,6 +123,8 @@ class DockerRuntime(RunFolders):
         self._preparations: dict[RunId, Preparation] = {}
         self._starting: set[RunId] = set()
         self._removing: set[RunId] = set()
+        self._quotas: dict[RunId, float | None] = {}
+        """Cores to which containers are limited, as the Engine has told last."""
         self._shells: set[str] = set()
         """Ids of images that are known to have a shell."""
         self._watch = Watch(engine, owner, self._clock, self._maintain)
@@ -435,18 +440,47 @@ class DockerRuntime(RunFolders):
         stats = self._watch.stats(run)
         if stats is None:
             return None
-        return self._usage_since_last(run, Consumption(stats.cpu_s, stats.memory))
+        use = Consumption(stats.cpu_s, stats.memory, throttled_s=stats.throttled_s)
+        return self._usage_since_last(run, use)
+
+    def quota(self, run: RunId) -> float | None:
+        return self._quotas.get(run)
+
+    def set_quota(self, run: RunId, cores: float) -> None:
+        check_quota(cores)
+        container = self._watch.containers().get(run)
+        if container is None or not container.runs:
+            raise QuotaError(f"{run.name} has no container that runs")
+        _in_thread(self._set_quota, run, cores)
+
+    def _set_quota(self, run: RunId, cores: float) -> None:
+        """Limit the cores of a run's container, and read back the limit that holds then."""
+        self._try_call(partial(self._engine.limit_cores, cores=cores), run)
+        self._try_call(partial(self._read_quota, run), run)
+
+    def _read_quota(self, run: RunId, name: str) -> None:
+        """Read the limit of a run's cores from the Engine; `name`: of its container."""
+        self._quotas[run] = self._engine.cores(name)
 
     def remove(self, run: RunId) -> None:
         self._call_off(run)
         self._usage.pop(run, None)
+        self._quotas.pop(run, None)
         self._removing.add(run)
         self._watch.wake()
 
     def _maintain(self) -> None:
         """Enforce limits and remove containers; the watch calls this after each look."""
         self._enforce()
+        self._read_new_quotas()
         self._clear_away()
+
+    def _read_new_quotas(self) -> None:
+        """Read the quotas of containers that run and whose quota no call has read yet."""
+        containers = self._watch.containers()
+        for run, container in containers.items():
+            if container.runs and run not in self._quotas:
+                self._try_call(partial(self._read_quota, run), run)
 
     def _clear_away(self) -> None:
         """Remove the containers and folders of runs that are to be removed."""

@@ -260,6 +260,11 @@ def test_processes_of_a_group_are_those_of_its_file(
     assert pids_in(group / "gone") == []
 
 
+def test_a_process_of_another_namespace_is_not_listed(tmp_path: Path) -> None:
+    group = a_group(tmp_path / "lm-a-1", {"cgroup.procs": "0\n17\n0\n"})
+    assert pids_in(group) == [17], "a signal to 0 would reach the agent's own process group"
+
+
 def test_controllers_of_both_versions_limit_one_launch_together(tmp_path: Path) -> None:
     memory = a_group(tmp_path / "v1/lm-a-1", V1_FILES)
     pids = a_group(tmp_path / "v2/lm-a-1", V2_FILES)

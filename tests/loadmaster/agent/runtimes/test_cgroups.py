@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from loadmaster.agent.outcome import outcome_of
-from loadmaster.agent.runtimes.base import RunId
+from loadmaster.agent.runtimes.base import QuotaError, RunId, Usage
 from loadmaster.agent.runtimes.cgroup_files import fields_of
 from loadmaster.agent.runtimes.cgroups import GroupLimits, Resource
 from loadmaster.features import limits_of
@@ -181,6 +181,13 @@ def test_a_leaving_agent_without_launches_leaves_no_group(site: GroupedSite) -> 
     assert not base.exists()
 
 
+def test_an_own_group_that_somebody_has_removed_is_made_anew(site: GroupedSite) -> None:
+    for entrance in site.groups.entrances("lm-a-1"):
+        Path(entrance).parents[1].rmdir()
+    run = site.start(*SLEEP, cores=1.5)
+    assert site.runtime.quota(run) == 1.5
+
+
 def test_only_the_wanted_resources_are_limited(tmp_path: Path) -> None:
     with own_cgroups(Resource.PROCESSES) as groups:
         site = GroupedSite(tmp_path / "state", groups)
@@ -189,3 +196,55 @@ def test_only_the_wanted_resources_are_limited(tmp_path: Path) -> None:
             assert site.groups.limits == (Resource.PROCESSES,)
             assert not site.runtime.limits_memory(run)
             assert site.groups.cores(run.name) is None
+
+
+def test_a_quota_is_changed_and_read_back_while_the_job_runs(site: GroupedSite) -> None:
+    run = site.start(*python(BURNS), cores=4.0)
+    assert site.runtime.quota(run) == 4.0
+    before_s = throttled_s(site, run)
+    site.runtime.set_quota(run, 0.1)
+    assert site.runtime.quota(run) == 0.1
+    until(lambda: throttled_s(site, run) > before_s + 0.3, within_s=PATIENCE_S)
+
+
+def test_a_job_without_a_limit_gets_a_quota_while_it_runs(site: GroupedSite) -> None:
+    run = site.start(*SLEEP)
+    assert site.runtime.quota(run) is None
+    site.runtime.set_quota(run, 1.5)
+    assert site.runtime.quota(run) == 1.5
+
+
+def test_the_next_agent_reads_the_quota_in_force(site: GroupedSite) -> None:
+    run = site.start(*SLEEP, cores=2.0)
+    site.runtime.set_quota(run, 0.5)
+    with closing(site.again()) as again:
+        assert again.quota(run) == 0.5
+
+
+@pytest.mark.parametrize("cores", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_quota_of_no_cores_is_refused(site: GroupedSite, cores: float) -> None:
+    run = site.start(*SLEEP, cores=1.0)
+    with pytest.raises(QuotaError, match="cpu_quota: name a number of cores above 0"):
+        site.runtime.set_quota(run, cores)
+    assert site.runtime.quota(run) == 1.0
+
+
+def test_a_launch_that_is_over_gets_no_quota(site: GroupedSite) -> None:
+    run = site.start(*python("print('done')"), cores=1.0)
+    site.end_of(run)
+    with pytest.raises(QuotaError, match=f"{run.name} has no cgroup: it does not run"):
+        site.runtime.set_quota(run, 0.5)
+
+
+def test_use_counts_ended_children_and_the_time_that_is_withheld(site: GroupedSite) -> None:
+    code = "import subprocess, sys\nwhile True: subprocess.run([sys.executable, '-c', 'pass'])"
+    run = site.start(*python(code), cores=0.3)
+    site.runtime.usage(run)
+    until(lambda: use_of(site, run).throttled_cores > 0.05, within_s=PATIENCE_S)
+    until(lambda: 0.0 < use_of(site, run).memory_gb < 1.0, within_s=PATIENCE_S)
+    until(lambda: use_of(site, run).cores > 0.1, within_s=PATIENCE_S)
+
+
+def use_of(site: GroupedSite, run: RunId) -> Usage:
+    """Return the use of a run since the last call."""
+    return site.runtime.usage(run) or Usage(0.0, 0.0)

@@ -87,6 +87,30 @@ def test_limits_are_the_jobs_own(site: Site) -> None:
     )
 
 
+def test_a_quota_is_changed_and_read_back_while_the_job_runs(site: Site) -> None:
+    run = site.launch(a_docker_spec(command=SLEEPER, cores=1.5))
+    until(lambda: site.runtime.quota(run) == 1.5)
+    site.runtime.set_quota(run, 0.25)
+    until(lambda: site.runtime.quota(run) == 0.25)
+    config = site.inspect(run)["HostConfig"]
+    assert (config["CpuPeriod"], config["CpuQuota"]) == (100_000, 25_000)
+
+
+def test_the_next_agent_reads_the_quota_in_force(site: Site) -> None:
+    run = site.launch(a_docker_spec(command=SLEEPER, cores=1.5))
+    until(lambda: site.runtime.quota(run) == 1.5)
+    site.runtime.set_quota(run, 0.5)
+    until(lambda: site.runtime.quota(run) == 0.5)
+    another = site.another()
+    until(lambda: another.quota(run) == 0.5)
+    another.close()
+
+
+def test_a_job_at_its_quota_shows_the_time_that_is_withheld(site: Site) -> None:
+    run = site.launch(a_docker_spec(command=sh("while :; do :; done"), cores=0.2))
+    until(lambda: getattr(site.runtime.usage(run), "throttled_cores", 0.0) > 0.1, within_s=30)
+
+
 def test_secrets_and_the_environment_are_in_the_job_and_not_in_what_the_engine_tells(
     site: Site,
 ) -> None:

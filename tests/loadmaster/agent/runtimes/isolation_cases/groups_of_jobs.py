@@ -9,9 +9,9 @@ import pytest
 
 from tests.builders_agent import until
 from tests.builders_cgroups import CONTROLLERS, PATIENCE_S, GroupedSite, own_cgroups
-from tests.builders_isolation import IS_ROOT, an_isolation
+from tests.builders_isolation import IS_ROOT, Site, a_site, an_isolation
 
-pytestmark = pytest.mark.skipif(not IS_ROOT, reason="only root may write this machine's cgroups")
+needs_root = pytest.mark.skipif(not IS_ROOT, reason="only root may write this machine's cgroups")
 
 STRANGER = """
 tries() {
@@ -40,6 +40,12 @@ def site(request: pytest.FixtureRequest, state: Path) -> Iterator[GroupedSite]:
         yield site
 
 
+@pytest.fixture
+def site_of_sandbox(state: Path) -> Iterator[Site]:
+    yield from a_site(an_isolation(state))
+
+
+@needs_root
 def test_a_job_of_a_teams_user_cannot_change_or_leave_its_group(site: GroupedSite) -> None:
     run = site.start("/bin/sh", "-c", STRANGER, "sh", "lm-a1-1", memory_gb=0.2, cores=0.5)
     assert site.end_of(run).exit_code == 0, site.output(run)
@@ -48,6 +54,7 @@ def test_a_job_of_a_teams_user_cannot_change_or_leave_its_group(site: GroupedSit
     assert words == ["tried"]
 
 
+@needs_root
 def test_a_job_of_a_teams_user_is_in_its_group_from_its_first_command(site: GroupedSite) -> None:
     run = site.start("/bin/sh", "-c", "cat /proc/self/cgroup; echo read; sleep 60")
     until(lambda: "read" in site.output(run), within_s=PATIENCE_S)
@@ -56,6 +63,14 @@ def test_a_job_of_a_teams_user_is_in_its_group_from_its_first_command(site: Grou
     assert users == {an_isolation(site.state).user_of(1)}
 
 
+@needs_root
 def test_a_job_of_a_teams_user_that_takes_too_much_memory_is_killed(site: GroupedSite) -> None:
     command = ("/bin/dd", "if=/dev/zero", "of=/dev/null", "bs=300M", "count=1")
     assert site.end_of(site.start(*command, memory_gb=0.1)).oom
+
+
+def test_trees_of_cgroups_are_read_only_in_a_sandbox(site_of_sandbox: Site) -> None:
+    run = site_of_sandbox.start(command=("/bin/grep", " /sys/fs/cgroup", "/proc/mounts"))
+    options = [line.split()[3] for line in site_of_sandbox.says(run).splitlines()]
+    assert options
+    assert all(words.startswith("ro,") for words in options)
