@@ -1,6 +1,6 @@
 """Features of agents: of what a node can do, what not all agents can."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 RUNTIMES = ("process", "docker")
 """The ways of running a job; a node offers the one its agent was started with."""
@@ -26,14 +26,22 @@ PROGRAMS = "programs"
 CONTAINER_SCRIPTS = "container_scripts"
 """The feature of agents that run batch scripts in images."""
 
-QUOTAS = "quotas"
-"""The feature of agents whose runtime changes the cores of a launch while it runs."""
-
 ISOLATED = "isolated"
 """The feature of agents whose processes of one team see nothing of another's."""
 
 SHARED = "shared"
 """The feature of agents whose operator lets all teams run there without isolation."""
+
+MEMORY_LIMIT = "memory_limit"
+PROCESSES_LIMIT = "processes_limit"
+CORES_LIMIT = "cores_limit"
+"""Features of agents for which the kernel limits memory, processes and cores of each launch.
+
+Those that limit cores change the limit while the launch runs.
+"""
+
+KERNEL_LIMITS = {"memory": MEMORY_LIMIT, "processes": PROCESSES_LIMIT, "cores": CORES_LIMIT}
+"""Feature of each resource of a launch that the kernel can limit."""
 
 FEATURES = frozenset(
     {*RUNTIMES, "emulated", "checkpoint", "steps_quota", "lease_guard"}
@@ -45,6 +53,22 @@ FEATURES = frozenset(
 def features_with(runtime: str, *more: str) -> tuple[str, ...]:
     """Features of a node whose agent uses that runtime, with `more` of its own."""
     return tuple(sorted(FEATURES - set(RUNTIMES) | {runtime, *more}))
+
+
+def limit_features(resources: Iterable[str]) -> tuple[str, ...]:
+    """Return the features of an agent for which the kernel limits these resources of launches."""
+    return tuple(KERNEL_LIMITS[resource] for resource in resources)
+
+
+def limits_of(features: Collection[str]) -> tuple[str, ...] | None:
+    """Return the resources of each launch that the kernel limits; None if that is not known.
+
+    Older agents do not say so. Those with processes limit nothing by the kernel.
+    """
+    limits = tuple(resource for resource, feature in KERNEL_LIMITS.items() if feature in features)
+    if not limits and "process" not in features:
+        return None
+    return limits
 
 
 def serves_one_team(features: Collection[str]) -> bool:

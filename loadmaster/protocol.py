@@ -255,8 +255,8 @@ class Lease:
 class Directive:
     """A directive; `stop_reason`, `term_until_s`, `steps_quota` belong to STOP and UPDATE.
 
-    `cpu_quota`: cores that a launch may use from now on, 0 for all; only for agents with the
-    feature `quotas`, once the cores of a launch have been changed while it ran.
+    `cpu_quota`: cores that a launch may use from now on; only for agents with the feature
+    `cores_limit`, once the cores of a launch have been changed while it ran.
     """
 
     id: Text

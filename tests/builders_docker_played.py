@@ -11,11 +11,13 @@ from loadmaster.agent.runtimes.docker.plan import (
 )
 from loadmaster.agent.runtimes.docker.port import (
     Container,
+    EngineRefusedError,
     Image,
     ImageMissingError,
     NameTakenError,
     Stats,
 )
+from loadmaster.agent.runtimes.limits import CPU_PERIOD_US, quota_us
 
 DIGEST = "sha256:" + "a" * 64
 IMAGE = Image("sha256:" + "b" * 64)
@@ -41,6 +43,9 @@ class PlayedEngine:
         self.pull_error = ""
         self.pulls: list[str] = []
         self.started: list[str] = []
+        self.quotas_us: dict[str, int | None] = {}
+        self.refuses_quotas = False
+        self.refused_quotas: list[str] = []
         self.pulling = threading.Event()
         self.go_on = threading.Event()
         self.go_on.set()
@@ -90,6 +95,7 @@ class PlayedEngine:
         if plan.name in self.made or plan.name in self.half_made:
             raise NameTakenError(plan.name)
         self.plans[plan.name] = plan
+        self.quotas_us[plan.name] = plan.cpu_quota_us
         container = Container("created", plan.labels, image=plan.image)
         if self.slow:
             self.half_made[plan.name], self.slow = (self.slow, container), 0
@@ -106,6 +112,18 @@ class PlayedEngine:
 
     def kill(self, name: str) -> None:
         self.made[name] = replace(self.made[name], state="exited", exit_code=137, ended_at_s=1.0)
+
+    def cores(self, name: str) -> float | None:
+        self._answer()
+        quota = self.quotas_us.get(name)
+        return None if quota is None else quota / CPU_PERIOD_US
+
+    def limit_cores(self, name: str, cores: float) -> None:
+        self._answer()
+        if self.refuses_quotas:
+            self.refused_quotas.append(name)
+            raise EngineRefusedError("the container was made with NanoCPUs")
+        self.quotas_us[name] = quota_us(cores)
 
     def terminate(self, name: str) -> None:
         self.kill(name)

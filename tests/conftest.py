@@ -31,7 +31,8 @@ DATABASE_WORDS = re.compile(
 )
 
 os.environ.setdefault("LOADMASTER_ISOLATION", "none")
-"""Agents that tests start as programs share their nodes; isolation has tests of its own."""
+os.environ.setdefault("LOADMASTER_CGROUPS", "none")
+"""Agents that tests start as programs share their nodes, and make no cgroups: both have tests."""
 
 # How fast a machine is at that moment is no property of the code. The same examples each time: a
 # rare one is found by the night (LOADMASTER_EXPLORE), not by somebody else's change.

@@ -80,7 +80,6 @@ class Play:
     told_step: int = -1
     prepared_s: float = 0.0
     paces_s: list[float] = field(default_factory=list)
-    quotas: list[float] = field(default_factory=list)
 
 
 class FakeRuntime(Runtime):
@@ -97,7 +96,6 @@ class FakeRuntime(Runtime):
         name: str = "process",
     ) -> None:
         self.name = name
-        self.limits_memory = False
         self.saved = {} if saved is None else saved
         self.plays: dict[RunId, Play] = {}
         self.launches: list[RunId] = []
@@ -130,9 +128,6 @@ class FakeRuntime(Runtime):
     def update(self, run: RunId, term: Term) -> None:
         if run in self.plays:
             self.plays[run].term = term
-
-    def set_quota(self, run: RunId, cores: float) -> None:
-        self.plays[run].quotas.append(cores)
 
     def set_pace(self, run: RunId, step_s: float) -> None:
         self.plays[run].paces_s.append(step_s)

@@ -9,7 +9,14 @@ from django.db import models
 
 from clusters.models.clusters import Cluster, GpuType
 from clusters.plausible import LONGEST_TROUBLE
-from loadmaster.features import ISOLATED, RUNTIMES, SHARED, serves_one_team
+from loadmaster.features import (
+    ISOLATED,
+    KERNEL_LIMITS,
+    RUNTIMES,
+    SHARED,
+    limits_of,
+    serves_one_team,
+)
 from loadmaster.protocol import MOST_SLOTS
 
 
@@ -196,6 +203,19 @@ class Node(models.Model):
         if SHARED in self.features:
             return SHARED
         return ISOLATED if self.features else ""
+
+    @property
+    def limits(self) -> tuple[str, ...] | None:
+        """Resources of each job that the kernel limits there; None if that is not known."""
+        return limits_of(self.features)
+
+    @property
+    def unlimited(self) -> tuple[str, ...]:
+        """Resources of each job that the kernel does not limit there."""
+        limits = self.limits
+        if limits is None:
+            return ()
+        return tuple(resource for resource in KERNEL_LIMITS if resource not in limits)
 
     @property
     def is_emulated(self) -> bool:

@@ -148,6 +148,12 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
     isolation = serializers.CharField(
         help_text="isolated; one_team: it serves one team alone; shared: by its operator's decision"
     )
+    limits = serializers.ListField(
+        child=serializers.CharField(),
+        allow_null=True,
+        help_text="Resources of each job that the kernel limits: memory, processes, cores;"
+        " null if not known",
+    )
 
     class Meta:
         model = Node
@@ -160,6 +166,7 @@ class NodeSerializer(serializers.ModelSerializer[Node]):
             "labels",
             "runtimes",
             "isolation",
+            "limits",
             "rack",
             "emulated",
             "agent_version",

@@ -38,7 +38,7 @@ def directive(assignment: Assignment, grace_s: float) -> Directive | None:
 
 
 def _changed_cores(assignment: Assignment) -> float | None:
-    """Return the cores of a launch, 0 for all, if they have changed since it began; else None.
+    """Return the cores of a launch if they have changed since it began; else None.
 
     Older agents know no such field; on their nodes cores never change.
     """

@@ -59,6 +59,11 @@ def agent(
     processes: int | None = Option(
         None, help="Most processes and threads of a job, without a container (default: 16384)."
     ),
+    cgroups: str | None = Option(
+        None,
+        help="Limits that the kernel sets jobs without a container: some of"
+        " memory,processes,cores (default: all), or none.",
+    ),
     ca: str | None = Option(None, help="File of certificate authorities."),
     insecure: bool | None = Option(
         None, "--insecure", help="Accept any certificate; for tests only."

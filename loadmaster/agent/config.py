@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from loadmaster.agent.logs import FORMATS
+from loadmaster.agent.runtimes.cgroups import Resource
 from loadmaster.agent.runtimes.mounts import AllowedMount, allowed_mounts
 from loadmaster.features import RUNTIMES
 from loadmaster.protocol import MOST_SLOTS
@@ -22,7 +23,7 @@ DEFAULT_STATE_DIR = "~/.local/state/loadmaster-agent"
 FROM_ENVIRONMENT = (
     "server", "token", "token_file", "state_dir", "rack", "emulate", "checkpoints", "ca",
     "runtime", "docker", "address", "log_format", "gpu_type", "slots_per_gpu",
-    "isolation", "users", "mounts", "processes",
+    "isolation", "users", "mounts", "processes", "cgroups",
 )  # fmt: skip  # a long list of names
 ENVIRONMENT = {
     "name": "LOADMASTER_NODE_NAME",
@@ -39,6 +40,11 @@ USERS = "2000300000-2000399999"
 FEWEST_PROCESSES = 16
 MOST_PROCESSES = 4_000_000
 """Bounds of the limit of a job's processes: a script needs some, a kernel has no more."""
+
+
+LIMITED = ",".join(Resource)
+NOTHING = "none"
+"""Settings of the limits by cgroups: the default, and none of them."""
 
 
 class ConfigError(ValueError):
@@ -94,6 +100,20 @@ def _docker_options(value: Any) -> Mapping[str, Any]:
     return options
 
 
+def _cgroups(value: Any) -> tuple[Resource, ...]:
+    """Read what cgroups limit from a list, a text with commas, or `none`."""
+    items = value.split(",") if isinstance(value, str) else value
+    if not isinstance(items, (list, tuple)):
+        raise ValueError(f"must be a list such as {LIMITED}, or {NOTHING}, not {value!r}")
+    names = [str(item).strip() for item in items]
+    if names == [NOTHING]:
+        return ()
+    for name in names:
+        if name not in set(Resource):
+            raise ValueError(f"name some of {LIMITED}, or {NOTHING}, not {name!r}")
+    return tuple(resource for resource in Resource if resource in names)
+
+
 def _users(text: str) -> str:
     """Check a range of users, FIRST-LAST."""
     if re.fullmatch(r"\d{1,10}-\d{1,10}", text):
@@ -142,6 +162,7 @@ class AgentConfig:
     processes: Annotated[
         int, Field(ge=FEWEST_PROCESSES, le=MOST_PROCESSES), BeforeValidator(_number)
     ] = 16384
+    cgroups: Annotated[tuple[Resource, ...], BeforeValidator(_cgroups)] = tuple(Resource)
     mounts: Annotated[tuple[AllowedMount, ...], BeforeValidator(allowed_mounts)] = ()
 
     @property

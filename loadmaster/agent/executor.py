@@ -18,6 +18,7 @@ from loadmaster.agent.runtimes.base import (
     Launch,
     LaunchError,
     Limits,
+    QuotaError,
     RunId,
     RunState,
     Runtime,
@@ -104,7 +105,7 @@ class Executor:
                 self._runtime.update(entry.run, self._term(until_s))
                 self._journal.note(replace(entry, term_until_s=until_s))
             case reconcile.SetQuota(entry, cores):
-                self._set_quota(entry, cores)
+                self._set_quota(entry.run, cores)
             case reconcile.Settle(entry):
                 self._settle(entry)
             case reconcile.Finish(entry, ended):
@@ -302,22 +303,20 @@ class Executor:
         )
         self._end(entry, ended)
 
-    def _set_quota(self, entry: Entry, cores: float) -> None:
-        """Change the cores of a run; a failure is tried again, later and later."""
-        key = f"quota {entry.run.name}"
+    def _set_quota(self, run: RunId, cores: float) -> None:
+        """Limit the cores of a run; a failure is tried again, later and later."""
+        key = f"quota {run.name}"
         if not self._backoff.is_due(key, self._clock.boot_s()):
             return
         try:
-            if not entry.held:
-                self._runtime.set_quota(entry.run, cores)
-        except (LaunchError, OSError) as error:
+            self._runtime.set_quota(run, cores)
+        except QuotaError as error:
             wait_s = self._backoff.failed(key, self._clock.boot_s())
-            text = "%s keeps its cores, next try in %.1f s: %s"
-            logger.warning(text, entry.run.name, wait_s, error)
+            text = "%s cannot be limited to %g cores, next try in %.1f s: %s"
+            logger.warning(text, run.name, cores, wait_s, error)
             return
         self._backoff.succeeded(key)
-        logger.info("%s may use %s", entry.run.name, f"{cores:g} cores" if cores else "all cores")
-        self._journal.note(replace(entry, cpu_quota=cores))
+        logger.info("%s is limited to %g cores", run.name, cores)
 
     def _settle(self, entry: Entry) -> None:
         """Prevent the start of a launch that does not run, and note its end."""

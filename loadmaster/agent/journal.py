@@ -78,9 +78,8 @@ class Entry:
 
     `seq`: number of its last move; `unsent`: moves that are not reported yet, in order. `launched`
     is written before the guard starts: from then on a launch is never repeated. `stop`: author of
-    an order to stop. `told_fraction`: the last reported fraction of its preparation. `cpu_quota`:
-    cores by the newest directive, None before the first one. A `held` seat has no guard and no
-    process (`loadmaster.agent.held`).
+    an order to stop. `told_fraction`: the last reported fraction of its preparation. A `held` seat
+    has no guard and no process (`loadmaster.agent.held`).
     """
 
     assignment: str
@@ -97,7 +96,6 @@ class Entry:
     stop: StopBy | None = None
     term_until_s: float | None = None
     told_fraction: float = 0.0
-    cpu_quota: float | None = None
     held: bool = False
     unsent: tuple[Move, ...] = ()
 

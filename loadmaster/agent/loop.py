@@ -5,7 +5,7 @@ import queue
 import random
 import threading
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from loadmaster import __version__
@@ -245,6 +245,7 @@ class Agent:
             ends=dict(self._journal.ends),
             runs=runs,
             leases=dict(self.session.leases),
+            quotas=self._quotas(runs),
             since_s=self._update_waits(now_s, runs),
             patience_s=max(self.session.intervals.lease_s, self.session.intervals.grace_s),
             accepting=not self._executor.is_leaving and self.session.epoch is not None,
@@ -258,6 +259,19 @@ class Agent:
         with self._contained(run, "looking at it"):
             return self._runtime.poll(run)
         return RunStatus(RunState.RUNNING)
+
+    def _quotas(self, runs: Mapping[RunId, RunStatus]) -> dict[RunId, float]:
+        """Return the cores to which runs are limited now, of those with a directive about them."""
+        quotas = {}
+        for directive in self.session.directives.values():
+            run = RunId(directive.id, directive.fence)
+            if directive.cpu_quota is None or run not in runs:
+                continue
+            with self._contained(run, "reading its quota"):
+                cores = self._runtime.quota(run)
+                if cores is not None:
+                    quotas[run] = cores
+        return quotas
 
     def _status_of_held(self, entry: Entry, now_s: float) -> RunStatus:
         """Return the state of a held seat."""

@@ -80,7 +80,7 @@ def outcome_of(
         return _failed(Reason.LEASE, "a newer launch of the job owns its checkpoints", code)
     if ended.stopped_by is not None:
         return _outcome_of_stop(ended, stopped_by_operator)
-    if ended.oom:
+    if ended.oom and code != EXIT_PREEMPTED:
         return _failed(Reason.OOM, "the kernel killed the job: out of memory", code)
 
     # 2. The job left by itself, before its end.

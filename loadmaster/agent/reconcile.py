@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from loadmaster.agent.journal import Entry
 from loadmaster.agent.runtimes.base import Exit, RunId, RunState, RunStatus, StopBy, StopOrder
+from loadmaster.agent.runtimes.limits import quota_us
 from loadmaster.protocol import Directive, DirectiveAction, StopReason
 
 PROGRESS_STEP = 0.05
@@ -21,7 +22,8 @@ class View:
 
     `directives`: the server's newest, by assignment. `entries`: those of the journal. `ends`:
     highest fences of assignments that are over and forgotten. `runs`: states of all runs here.
-    `leases`: ends of the leases. `since_s`: start of an assignment's wait for its lease, and of a
+    `leases`: ends of the leases. `quotas`: cores to which runs are limited now, of those for which
+    a directive names some. `since_s`: start of an assignment's wait for its lease, and of a
     stray's life since it was first seen. `patience_s`: longest such wait. `accepting`: new offers
     are accepted.
     """
@@ -33,6 +35,7 @@ class View:
     ends: Mapping[str, int] = field(default_factory=dict)
     runs: Mapping[RunId, RunStatus] = field(default_factory=dict)
     leases: Mapping[RunId, float] = field(default_factory=dict)
+    quotas: Mapping[RunId, float] = field(default_factory=dict)
     since_s: Mapping[str, float] = field(default_factory=dict)
     patience_s: float = 30.0
     accepting: bool = True
@@ -87,7 +90,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class SetQuota:
-    """Change the cores that the run may use; 0: all of the node."""
+    """Limit the run to so many cores."""
 
     entry: Entry
     cores: float
@@ -175,7 +178,7 @@ def _live(view: View, entry: Entry) -> Iterator[Action]:
 
 
 def _running(view: View, entry: Entry, status: RunStatus) -> Iterator[Action]:
-    """Yield the action for a run: stop it, renew its lease, change its cores or its term."""
+    """Yield the action for a run: stop it, renew its lease, change its term or its cores."""
     lease_until_s = view.leases.get(entry.run)
     order = _stop_order(view, entry)
     is_stricter = entry.stop is StopBy.PREEMPT and order and order.by is StopBy.CANCEL
@@ -222,7 +225,10 @@ def _stop_order(view: View, entry: Entry) -> StopOrder | None:
 
 
 def _changed_terms(view: View, entry: Entry) -> Iterator[Action]:
-    """Yield the action for a directive that changes the cores or the term."""
+    """Yield the action for a directive that changes the term or the cores.
+
+    The cores are compared with what the kernel says, so whoever else changed them is corrected.
+    """
     directive = view.directives.get(entry.assignment)
     if (
         directive is None
@@ -230,10 +236,13 @@ def _changed_terms(view: View, entry: Entry) -> Iterator[Action]:
         or directive.fence != entry.fence
     ):
         return
-    if directive.cpu_quota is not None and directive.cpu_quota != entry.cpu_quota:
-        yield SetQuota(entry, directive.cpu_quota)
-    elif directive.term_until_s != entry.term_until_s:
+    cores = directive.cpu_quota
+    if directive.term_until_s != entry.term_until_s:
         yield Update(entry, directive.term_until_s)
+    elif cores is not None and not entry.held:
+        in_force = view.quotas.get(entry.run)
+        if in_force is None or quota_us(in_force) != quota_us(cores):
+            yield SetQuota(entry, cores)
 
 
 def _never_started(view: View, by: StopBy | None, error: str) -> Exit:

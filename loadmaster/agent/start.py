@@ -21,6 +21,7 @@ from loadmaster.agent.node import machine, nvidia
 from loadmaster.agent.node.emulated import EmulationError, read_emulation
 from loadmaster.agent.node.mps import Mps
 from loadmaster.agent.runtimes.base import Runtime
+from loadmaster.agent.runtimes.cgroups import Cgroups, NoCgroupsError, working_cgroups
 from loadmaster.agent.runtimes.isolation import (
     Isolation,
     NoIsolationError,
@@ -123,7 +124,7 @@ def runtime_of(config: AgentConfig, identity: machine.Identity, leave: threading
     """
     runs = config.state_dir / "runs"
     if config.runtime == "process":
-        return _process_runtime(config, runs, leave)
+        return _process_runtime(config, runs, _cgroups(config, identity), leave)
     private_folder(config.state_dir)
     try:
         from loadmaster.agent.runtimes import docker
@@ -147,18 +148,35 @@ def runtime_of(config: AgentConfig, identity: machine.Identity, leave: threading
         raise ConfigError(f"--runtime docker: {error}; {remedy}") from error
 
 
-def _process_runtime(config: AgentConfig, runs: Path, leave: threading.Event) -> ProcessRuntime:
+def _cgroups(config: AgentConfig, identity: machine.Identity) -> Cgroups | None:
+    """Return the groups by which the kernel limits launches; None if the agent can make none."""
+    if not config.cgroups:
+        return None
+    try:
+        return working_cgroups(identity.machine_id, config.cgroups)
+    except NoCgroupsError as error:
+        logger.warning("the kernel does not limit jobs (docs/agent.md): %s", error)
+        return None
+
+
+def _process_runtime(
+    config: AgentConfig, runs: Path, cgroups: Cgroups | None, leave: threading.Event
+) -> ProcessRuntime:
     """Return a process runtime with the isolation that the machine allows.
 
     Raises ConfigError if jobs were isolated here before and cannot be isolated now.
     """
     make = partial(
-        ProcessRuntime, runs, server=server_access(config), most_processes=config.processes
+        ProcessRuntime,
+        runs,
+        server=server_access(config),
+        most_processes=config.processes,
+        cgroups=cgroups,
     )
     if config.isolation == "none":
         private_folder(config.state_dir)
         runtime = make()
-        runtime.features = (SHARED,)
+        runtime.features = (SHARED, *runtime.features)
         return runtime
 
     # Only root can run jobs as other users. The marker keeps the kind of isolation of earlier runs.

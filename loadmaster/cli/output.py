@@ -23,6 +23,7 @@ from typer import Option
 from loadmaster.client import ApiError, AuthenticationError, Client, InvalidError, LoadmasterError
 from loadmaster.client.account import credentials
 from loadmaster.client.results import Element, Job, JobArray, Node, Placement
+from loadmaster.features import KERNEL_LIMITS
 from loadmaster.slurm.options.reading import ScriptError
 from loadmaster.strict_yaml import DocumentError
 
@@ -319,6 +320,8 @@ def show_nodes(nodes: Sequence[Node]) -> None:
     for node in nodes:
         for line in troubles(node):
             out().print(f"{shown(node.name)}: {shown(line)}")
+    for line in unlimited(nodes):
+        out().print(shown(line))
 
 
 def _node_row(node: Node) -> tuple[str, ...]:
@@ -357,6 +360,19 @@ def troubles(node: Node) -> list[str]:
             lines.append(f"GPU {device.uuid} is unhealthy: {device.trouble or 'takes no work'}")
         elif device.trouble:
             lines.append(f"GPU {device.uuid}: {device.trouble}")
+    return lines
+
+
+def unlimited(nodes: Sequence[Node]) -> list[str]:
+    """Return a line for each resource of jobs that the kernel does not limit on some nodes."""
+    lines = []
+    for resource in KERNEL_LIMITS:
+        names = []
+        for node in nodes:
+            if node.limits is not None and resource not in node.limits:
+                names.append(node.name)
+        if names:
+            lines.append(f"the kernel does not limit jobs' {resource} on {', '.join(names)}")
     return lines
 
 

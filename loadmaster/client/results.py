@@ -266,7 +266,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine with GPUs."""
+    """A machine with GPUs; `limits`: resources of each job that its kernel limits, if known."""
 
     id: str = ""
     name: str = ""
@@ -283,6 +283,7 @@ class Node:
     agent_version: str = ""
     last_seen_at: datetime | None = None
     gpu_trouble: str = ""
+    limits: tuple[str, ...] | None = None
     devices: tuple[Annotated[Device, LENIENT], ...] = ()
 
 

@@ -82,7 +82,7 @@ class PlacementRules:
                 self._breach("unknown_job", detail, placed.job)
                 continue
             if running[row]:
-                self._unchanged(placed, running[row])
+                self._unchanged(placed, row, running[row])
 
             # Most ranks can break no rule: whole devices of an open node, for a job without wishes.
             has_wishes = labels[row] or types[row] or placed.purpose is not TRAINING
@@ -169,7 +169,7 @@ class PlacementRules:
             detail = f"{may}, but node {node.name} has {node.gpu_type}"
             self._breach("type_not_allowed", detail, job, node.id)
 
-    def _unchanged(self, placed: Placement, running: tuple[Running, ...]) -> None:
+    def _unchanged(self, placed: Placement, row: int, running: tuple[Running, ...]) -> None:
         """Refuse changes of a running placement that nothing carries out while it stays."""
         for run in running:
             if (run.purpose, run.copy) != (placed.purpose, placed.copy):
@@ -187,7 +187,10 @@ class PlacementRules:
                 self._breach("not_carried_out", f"{detail}: keep them", placed.job)
             for seat in seats_with_new_quota(run.ranks, placed.ranks):
                 node = self.nodes.get(seat.node)
-                if node is not None and not node.changes_quotas:
+                if not self.listed["cores"][row]:
+                    detail = f"job {placed.job} asks for no cores, so it gets no quota of them"
+                    self._breach("not_carried_out", f"{detail} while it runs", placed.job)
+                elif node is not None and not node.changes_quotas:
                     detail = f"node {node.name} cannot change the cores of running job {placed.job}"
                     self._breach("not_carried_out", f"{detail}: keep its cpu_quota", placed.job)
 

@@ -437,10 +437,12 @@ def test_a_placement_that_stays_changes_nothing_but_its_end(
 def test_the_cores_of_a_running_job_may_change_where_the_node_can_do_that() -> None:
     running = on("n1", "gpu0")
     halved = Placement("a", (RankPlacement("n1", ("gpu0",), cpu_quota=0.5),))
-    able = a_snapshot([a_node("n1", changes_quotas=True)], [a_job("a", running=running)])
-    assert codes(able, halved) == []
-    unable = a_snapshot([a_node("n1")], [a_job("a", running=running)])
-    assert codes(unable, halved) == ["not_carried_out"]
+    job = a_job("a", running=running, cores=2.0)
+    able = a_node("n1", changes_quotas=True)
+    assert codes(a_snapshot([able], [job]), halved) == []
+    assert codes(a_snapshot([a_node("n1")], [job]), halved) == ["not_carried_out"]
+    without_cores = a_job("a", running=running)
+    assert codes(a_snapshot([able], [without_cores]), halved) == ["not_carried_out"]
 
 
 def test_a_placement_that_moves_may_have_another_quota() -> None:

@@ -27,7 +27,7 @@ from controlplane.loop.live.live_assignments import LiveAssignment, LiveAssignme
 from controlplane.loop.live.rows import DeviceRow, NodeRow, Rows, is_ready
 from jobs.lifecycle import JobState
 from jobs.models import Job, Team
-from loadmaster.features import BATCH, CONTAINER_SCRIPTS, LIMITS, QUOTAS, SIGNAL
+from loadmaster.features import BATCH, CONTAINER_SCRIPTS, CORES_LIMIT, LIMITS, SIGNAL
 from loadmaster.slurm.options.constraints import satisfied
 from policies.contract.labels import (
     RUNS_GANGS,
@@ -293,7 +293,7 @@ def _node_view(node: NodeRow, rows: Rows) -> NodeView:
         drain_until_s=node.drain_until.timestamp() if node.drain_until else None,
         rack=node.rack,
         link_gbps=node.link_gbps,
-        changes_quotas=QUOTAS in node.features,
+        changes_quotas=CORES_LIMIT in node.features,
     )
 
 

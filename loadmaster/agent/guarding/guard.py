@@ -7,7 +7,8 @@ library alone, as the subreaper of all processes of the job. It shares RUN_DIR w
   them, outputs (files by stream), log_ends (bytes of head and tail that are kept of a long one),
   most_processes (null: no limit), `orders` (folder of lease.json and stop.json); in a container
   `container`; of an isolated job `user` (its number; null: the guard's), `groups`, `sandbox`
-  (program and words of bubblewrap).
+  (program and words of bubblewrap); of a job in a cgroup `cgroups` (files by which it joins) and
+  `oom_counters` (files with the number of its processes killed for memory).
 - `guard.pid`: created exclusively and locked for life; its creator owns the launch.
 - `lease.json`: {"deadline_s", "boot_id"} on CLOCK_BOOTTIME, rewritten whole at every renewal.
 - `stop.json`: {"by", "term_at_s", "kill_at_s"} on CLOCK_BOOTTIME: the agent's order to stop.
@@ -73,6 +74,10 @@ LIBC = ctypes.CDLL(None)
 
 WOKEN_BY = {signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 """Signals for which the guard waits; all but SIGCHLD order it to stop the job."""
+
+
+class NotPreparedError(Exception):
+    """The job's process cannot be prepared on this node, whatever its command is."""
 
 
 def boot_s() -> float:
@@ -247,11 +252,15 @@ class Guard:
         if boot_s() >= self._lease.deadline_s():
             error = "the lease had run out before the job was started"
             return {"started": False, "stopped_by": "lease", "error": error}
-        counters = CGROUP_OOM_FILES if self._launch.get("container") else ("/proc/vmstat",)
+        counters = self._oom_counters()
         killed_before = oom_kills(counters)
         try:
-            self._job = self._spawn()
-        except (OSError, subprocess.SubprocessError, ValueError) as error:
+            with contextlib.ExitStack() as opened:
+                entrances = self._open_entrances(opened)
+                self._job = self._spawn(entrances)
+        except NotPreparedError as error:
+            return {"started": False, "stopped_by": None, "error": str(error)}
+        except (OSError, ValueError) as error:
             text = f"the command cannot be started: {error}"
             return {"started": False, "stopped_by": None, "error": text}
 
@@ -286,10 +295,34 @@ class Guard:
             limits_s["deadline"] = float(deadline_s)
         return limits_s
 
-    def _spawn(self) -> int:
+    def _oom_counters(self) -> tuple[str, ...]:
+        """Return files that count processes killed for memory: the job's, else the machine's."""
+        own = tuple(self._launch.get("oom_counters", ()))
+        if own:
+            return own
+        return CGROUP_OOM_FILES if self._launch.get("container") else ("/proc/vmstat",)
+
+    def _open_entrances(self, opened: contextlib.ExitStack) -> list[int]:
+        """Open the files by which the job joins its cgroup; return their descriptors.
+
+        The guard stays outside, so that a job without memory does not end its guard. Raises
+        NotPreparedError.
+        """
+        entrances = []
+        for path in self._launch.get("cgroups", ()):
+            try:
+                descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+            except OSError as error:
+                raise NotPreparedError(f"the job's cgroup cannot be joined: {error}") from error
+            opened.callback(os.close, descriptor)
+            entrances.append(descriptor)
+        return entrances
+
+    def _spawn(self, entrances: list[int]) -> int:
         """Start the job, or bubblewrap with the job in it, and return the pid of that process.
 
-        Raises OSError, ValueError or SubprocessError.
+        `entrances`: descriptors by which it joins its cgroup. Raises OSError, ValueError or
+        NotPreparedError.
         """
         # 1. The command. In a container the job also gets the variables of the image.
         launch = self._launch
@@ -310,21 +343,24 @@ class Guard:
             passed = self._sandbox.passed
 
         # 3. Start it as the job's user, with its output to files or pipes.
-        become_job = functools.partial(_become_job, self._most_processes())
+        become_job = functools.partial(_become_job, entrances, launch, self._most_processes())
         with contextlib.ExitStack() as opened:
             stdout, stderr = self._streams(opened)
-            job = subprocess.Popen(
-                arguments,
-                cwd=cwd,
-                env=environment,
-                pass_fds=passed,
-                **_as_user(launch),
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                start_new_session=True,
-                preexec_fn=become_job,
-            )
+            try:
+                job = subprocess.Popen(
+                    arguments,
+                    cwd=cwd,
+                    env=environment,
+                    pass_fds=passed,
+                    stdin=subprocess.DEVNULL,
+                    stdout=stdout,
+                    stderr=stderr,
+                    start_new_session=True,
+                    preexec_fn=become_job,
+                )
+            except subprocess.SubprocessError as error:
+                text = "the job's process cannot join its cgroup or become its user"
+                raise NotPreparedError(text) from error
         job.returncode = 0  # it is reaped by `_reap`, as are the other processes of the job
         if self._sandbox:
             self._sandbox.begin(job.pid, launch.get("most_processes"), launch.get("user"))
@@ -494,33 +530,46 @@ class Guard:
         by = self._stopping.by
         if by in self._stopping.limits_s and not self._termed:
             by = None  # it ended by itself in the moment in which its time was over
+
+        # 3. Memory. In a cgroup the counter is the job's own: if the kernel has killed another
+        # process of the job, the first one fails for that reason.
         was_killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL)
+        is_of_job = was_killed or bool(self._launch.get("oom_counters"))
         return {
             "started": True,
             "exit_code": code,
             "stopped_by": by,
             "termed": self._termed,
             "killed": self._killed,
-            "oom": oom and was_killed and not self._killed,
+            "oom": oom and is_of_job and not self._killed,
             "error": "",
         }
 
 
-def _as_user(launch: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of Popen for the user that the launch names; none without one."""
+def _become_user(launch: dict[str, Any]) -> None:
+    """Become the user that a launch names, if it names one, with its groups alone."""
     user = launch.get("user")
-    if user is None:
-        return {}
-    return {"user": user, "group": user, "extra_groups": launch.get("groups", [])}
+    if user is not None:
+        os.setgroups(launch.get("groups", []))
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
 
 
-def _become_job(most_processes: int | None) -> None:
-    """Prepare the child before its program starts: it dies with the guard and receives signals.
+def _become_job(entrances: list[int], launch: dict[str, Any], most_processes: int | None) -> None:
+    """Prepare the child before its program starts: cgroup, user, signals, limits.
 
-    If the node runs out of memory, the kernel kills it first.
+    It dies with the guard. If the node runs out of memory, the kernel kills it first.
     """
+    # 1. Join the cgroup with the guard's rights, then become the job's user.
+    for entrance in entrances:
+        os.write(entrance, b"0")
+    _become_user(launch)
+
+    # 2. Both of these end with a change of the user.
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     LIBC.prctl(PR_SET_DUMPABLE, 1)
+
+    # 3. Signals and limits.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, WOKEN_BY)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("500")

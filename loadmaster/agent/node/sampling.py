@@ -64,7 +64,8 @@ class Sampler:
         Exact counts take long, so a run is counted only if its upper bound is above the limit.
         """
         most_gb = max(usage.memory_gb, usage.most_memory_gb)
-        if self._runtime.limits_memory or not 0 < entry.memory_gb < most_gb or entry.stop:
+        is_above = 0 < entry.memory_gb < most_gb
+        if not is_above or entry.stop or self._runtime.limits_memory(entry.run):
             return False
         exact = self._runtime.usage(entry.run, exact=True)
         return exact is not None and exact.memory_gb > entry.memory_gb

@@ -23,6 +23,10 @@ class LaunchError(Exception):
     """The runtime cannot do this on this machine (space, rights); nothing was started."""
 
 
+class QuotaError(Exception):
+    """A run cannot be limited to so many cores; the message says why."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class RunId:
     """Id of a launch: an assignment and its fence. No id is launched twice."""
@@ -174,23 +178,30 @@ class Usage:
     """Use of a run's processes: mean cores since the last reading, and memory now.
 
     `most_memory_gb`: an upper bound; an exact count, which takes longer, gives no more than that.
+    `throttled_cores`: mean cores since the last reading that the run's quota withheld from it.
     """
 
     cores: float
     memory_gb: float
     most_memory_gb: float = 0.0
+    throttled_cores: float = 0.0
 
 
 class Runtime(Protocol):
     """Way of running jobs. Calls never wait for the job; every call may be repeated.
 
-    `limits_memory`: it keeps jobs within the memory that they asked for; otherwise the agent stops
-    those that use more. `features`: the node's features that this runtime adds, besides its name.
+    `features`: the node's features that this runtime adds, besides its name.
     """
 
     name: str
-    limits_memory: bool
     features: tuple[str, ...] = ()
+
+    def limits_memory(self, run: RunId) -> bool:
+        """Return True if the kernel keeps a run within the memory that it asked for.
+
+        The agent stops other runs that use more.
+        """
+        return False
 
     def environment(self) -> dict[str, str]:
         """Return the variables that every job gets from the node; all others replace them."""
@@ -219,13 +230,6 @@ class Runtime(Protocol):
 
     def update(self, run: RunId, term: Term) -> None:
         """Tell the run its new term."""
-
-    def set_quota(self, run: RunId, cores: float) -> None:
-        """Let the run use so many cores from now on, 0: all. Raises LaunchError if it cannot.
-
-        Runtimes with the feature `quotas` can; others never get a directive that asks for it.
-        """
-        raise LaunchError(f"the runtime {self.name} cannot change the cores of {run.name}")
 
     def set_pace(self, run: RunId, step_s: float) -> None:
         """Tell the run the new step time of its emulated devices."""
@@ -270,6 +274,20 @@ class Runtime(Protocol):
 
         `exact`: memory that processes share counts once.
         """
+
+    def quota(self, run: RunId) -> float | None:
+        """Return the cores to which the kernel limits a run, as last read from it.
+
+        None: no limit, or the run's limit is not known.
+        """
+        return None
+
+    def set_quota(self, run: RunId, cores: float) -> None:
+        """Limit a run to so many cores from now on; `quota` tells once that holds.
+
+        Raises QuotaError.
+        """
+        raise QuotaError("the runtime of this node changes no quotas")
 
     def remove(self, run: RunId) -> None:
         """Remove an ended launch and its files; cancels a preparation."""

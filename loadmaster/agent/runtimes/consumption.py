@@ -36,11 +36,13 @@ class Consumption:
 
     `memory`: unless the count is exact, pages that processes share count once for each of them.
     `most_memory`: an upper bound, in which mapped parts of files in memory count twice.
+    `throttled_s`: CPU seconds that the run's quota has withheld from it.
     """
 
     cpu_s: float = 0.0
     memory: int = 0
     most_memory: int = 0
+    throttled_s: float = 0.0
 
 
 def consumption(guard_pid: int, *, exact: bool, sandboxed: bool) -> Consumption:

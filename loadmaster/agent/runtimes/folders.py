@@ -68,8 +68,8 @@ class RunFolders(Runtime):
         self._runs = runs
         runs.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._clock = clock or SystemClock()
-        self._usage: dict[RunId, tuple[float, float]] = {}
-        """CPU seconds of a run at its last reading, and the time of that on the boot clock."""
+        self._usage: dict[RunId, tuple[Consumption, float]] = {}
+        """Last reading of a run's consumption, and the time of that on the boot clock."""
         self._contained = Containment()
         self._remover = Remover()
         for left in self._runs.glob(f"{REMOVED}*"):
@@ -261,12 +261,14 @@ class RunFolders(Runtime):
     def _usage_since_last(self, run: RunId, now: Consumption) -> Usage:
         """Return the use of a run: cores as a mean since the last reading (0 at the first)."""
         now_s = self._clock.boot_s()
-        before_cpu_s, before_s = self._usage.get(run, (0.0, now_s))
-        self._usage[run] = (now.cpu_s, now_s)
+        before, before_s = self._usage.get(run, (now, now_s))
+        self._usage[run] = (now, now_s)
         cores = 0.0
+        throttled_cores = 0.0
         if now_s > before_s:
-            cores = max(0.0, now.cpu_s - before_cpu_s) / (now_s - before_s)
-        return Usage(cores, now.memory / GB, now.most_memory / GB)
+            cores = max(0.0, now.cpu_s - before.cpu_s) / (now_s - before_s)
+            throttled_cores = max(0.0, now.throttled_s - before.throttled_s) / (now_s - before_s)
+        return Usage(cores, now.memory / GB, now.most_memory / GB, throttled_cores)
 
     def remove(self, run: RunId) -> None:
         self._usage.pop(run, None)

@@ -1,20 +1,15 @@
 """The process runtime: a command in its own folder, under a guard."""
 
 import contextlib
-import errno
 import fcntl
-import json
 import os
-import queue
 import shlex
 import signal
-import subprocess
 import sys
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import psutil
 
@@ -26,12 +21,14 @@ from loadmaster.agent.runtimes.base import (
     Exit,
     Launch,
     LaunchError,
+    QuotaError,
     RunId,
     RunState,
     RunStatus,
     Usage,
 )
-from loadmaster.agent.runtimes.consumption import consumption
+from loadmaster.agent.runtimes.cgroups import Cgroups, GroupLimits, Resource
+from loadmaster.agent.runtimes.consumption import Consumption, consumption
 from loadmaster.agent.runtimes.folders import (
     FILES,
     NEVER_STARTED,
@@ -41,6 +38,7 @@ from loadmaster.agent.runtimes.folders import (
     read_exit,
 )
 from loadmaster.agent.runtimes.isolation import ORDERS, Isolation
+from loadmaster.agent.runtimes.limits import check_quota, cores_of, memory_bytes
 from loadmaster.agent.runtimes.programs import (
     NO_SERVER,
     PACKAGES,
@@ -49,22 +47,14 @@ from loadmaster.agent.runtimes.programs import (
     SCRIPT,
     write_access,
 )
-from loadmaster.features import ISOLATED
+from loadmaster.agent.runtimes.spawner import GUARD_START_S, Spawner
+from loadmaster.features import ISOLATED, limit_features
 from loadmaster.files import private_folder, write_json, write_whole
 from loadmaster.protocol import ReasonClass
 from loadmaster.slurm.programs.server import FOLDER
 from loadmaster.slurm.scripts.environment import TASK, variables_on_node
 from loadmaster.slurm.scripts.script_bytes import bytes_of
 from loadmaster.training.gangs.connection import is_free, parse_address
-
-GUARDS = (
-    "import sys; sys.path.insert(0, {!r}); from loadmaster.agent.guarding.guards import serve;"
-    " serve()"
-)
-"""Python code of the process that forks guards, with PACKAGES to fill in."""
-
-GUARD_START_S = 10.0
-"""Seconds in which a guard that was started must own its launch."""
 
 
 class ProcessRuntime(RunFolders):
@@ -74,7 +64,6 @@ class ProcessRuntime(RunFolders):
     """
 
     name = "process"
-    limits_memory = False
 
     def __init__(
         self,
@@ -83,10 +72,12 @@ class ProcessRuntime(RunFolders):
         isolation: Isolation | None = None,
         server: Mapping[str, object] = NO_SERVER,
         most_processes: int | None = None,
+        cgroups: Cgroups | None = None,
     ) -> None:
         """Limit each job to `most_processes` processes and threads; None: no limit.
 
-        `server`: how scripts reach the server (`start.server_access`).
+        `server`: how scripts reach the server (`start.server_access`). `cgroups`: groups of the
+        launches, by which the kernel limits them; None: it does not.
         """
         super().__init__(runs, clock)
         self._isolation = isolation
@@ -95,10 +86,25 @@ class ProcessRuntime(RunFolders):
         if isolation:
             self.features = (ISOLATED,)
             isolation.open_way()
+        self._cgroups = cgroups
+        if cgroups:
+            self.features = (*self.features, *limit_features(cgroups.limits))
+            self._remove_old_cgroups(cgroups)
         self._spawner = Spawner()
         self._guards: dict[RunId, int] = {}
         """Pids of the guards that this agent has started."""
         self._begun_s = self._clock.boot_s()
+
+    def _remove_old_cgroups(self, cgroups: Cgroups) -> None:
+        """Remove groups that a killed agent has left, but none of a launch that may still run."""
+        for name in cgroups.names():
+            run = RunId.parse(name)
+            is_over = run is None or read_exit(self.folder(run) / "exit.json") is not None
+            if is_over or not (self._runs / name).is_dir():
+                cgroups.remove(name)
+
+    def limits_memory(self, run: RunId) -> bool:
+        return self._cgroups is not None and self._cgroups.has(run.name, Resource.MEMORY)
 
     def environment(self) -> dict[str, str]:
         variables = admission.node_environment()
@@ -172,6 +178,9 @@ class ProcessRuntime(RunFolders):
             }
             if self._isolation:
                 data.update(self._isolation.launch_data(launch, folder, data))
+            if self._cgroups:
+                data["cgroups"] = self._cgroups.entrances(launch.run.name)
+                data["oom_counters"] = self._cgroups.oom_counters(launch.run.name)
 
             # 3. If a loss of power takes this file, the run ends by the node's fault.
             write_json(folder / "launch.json", data)
@@ -245,9 +254,22 @@ class ProcessRuntime(RunFolders):
         try:
             self._write_lease(run, lease_until_s, str(launch["boot_id"]))
             self._note_start(run)
+            if launch.get("cgroups"):  # an older agent prepared launches without
+                self._make_cgroup(run)
             self._guards[run] = self._spawn(folder)
         except OSError as error:
             raise LaunchError(f"the guard cannot be started: {error}") from error
+
+    def _make_cgroup(self, run: RunId) -> None:
+        """Make the group of a launch, with its limits. Raises LaunchError."""
+        spec = self.spec(run)
+        if self._cgroups is None or spec is None:
+            return
+        limits = GroupLimits(memory_bytes(spec.memory_gb), self.most_processes, cores_of(spec))
+        try:
+            self._cgroups.make(run.name, limits)
+        except OSError as error:
+            raise LaunchError(f"the job's cgroup cannot be made: {error}") from error
 
     def _spawn(self, folder: Path) -> int:
         """Start the guard of a launch and return its pid. Raises OSError."""
@@ -258,6 +280,8 @@ class ProcessRuntime(RunFolders):
 
     def close(self) -> None:
         self._spawner.close()
+        if self._cgroups:
+            self._cgroups.close()
 
     def _signal_guard(self, run: RunId) -> None:
         owner = guard.read_json(self.folder(run) / "guard.pid")
@@ -286,10 +310,20 @@ class ProcessRuntime(RunFolders):
         """Return the status of a run by its `exit.json`; without one by the life of its guard."""
         ended = read_exit(self.folder(run) / "exit.json")
         if ended:
+            self._remove_cgroup(run)
             return RunStatus(RunState.ENDED, ended)
         if is_guarded:
             return RunStatus(RunState.RUNNING, lease_until_s=self._lease_until_s(run))
         return RunStatus(RunState.PREPARED)
+
+    def _remove_cgroup(self, run: RunId) -> None:
+        """Remove the group of a launch that is over."""
+        if self._cgroups:
+            self._cgroups.remove(run.name)
+
+    def remove(self, run: RunId) -> None:
+        self._remove_cgroup(run)
+        super().remove(run)
 
     def _is_guarded(self, folder: Path) -> bool:
         """Return True if a guard lives: it locks the file `guard.pid` until it ends."""
@@ -339,6 +373,8 @@ class ProcessRuntime(RunFolders):
         """Kill the job's processes that a killed guard has left, and write `exit.json` for it."""
         folder = self.folder(run)
         has_started = (folder / "job.json").exists()
+        if self._cgroups:
+            self._cgroups.kill(run.name)
         for process in _processes_of(self.orders(run)):
             with contextlib.suppress(psutil.Error):
                 process.send_signal(signal.SIGKILL)
@@ -358,75 +394,30 @@ class ProcessRuntime(RunFolders):
         if not owner or not self._is_guarded(self.folder(run)):
             return None
         sandboxed = bool(self._isolation and self._isolation.program)
-        total = consumption(int(owner["pid"]), exact=exact, sandboxed=sandboxed)
+        total = self._consumption_of_cgroup(run)
+        if total is None:
+            total = consumption(int(owner["pid"]), exact=exact, sandboxed=sandboxed)
         return self._usage_since_last(run, total)
 
+    def _consumption_of_cgroup(self, run: RunId) -> Consumption | None:
+        """Return what a run has used by its cgroup, ended processes included; None without one."""
+        use = self._cgroups.use(run.name) if self._cgroups else None
+        if use is None:
+            return None
+        return Consumption(use.cpu_s, use.memory, use.memory, use.throttled_s)
 
-class Spawner:
-    """Process that forks guards (`guards.serve`), so that they inherit no memory of the agent.
+    def quota(self, run: RunId) -> float | None:
+        return self._cgroups.cores(run.name) if self._cgroups else None
 
-    The agent writes the folder of a launch to its stdin, and reads the guard's pid from its stdout.
-    An empty line says that a guard has ended.
-    """
-
-    def __init__(self) -> None:
-        self.on_end: Callable[[], None] = lambda: None
-        """Called in a thread when a guard has ended."""
-        self._process: subprocess.Popen[bytes] | None = None
-        self._pids: queue.SimpleQueue[int] = queue.SimpleQueue()
-
-    def start(self, folder: Path) -> int:
-        """Start the guard of a launch and return its pid. Raises OSError."""
+    def set_quota(self, run: RunId, cores: float) -> None:
+        check_quota(cores)
+        if self._cgroups is None or not self._cgroups.has(run.name, Resource.CORES):
+            raise QuotaError(f"{run.name} has no cgroup: it does not run, or cores have no limit")
         try:
-            return self._request_guard(folder)
-        except OSError:  # it was killed; if it had forked a guard, the second one gives way
-            self.close()
-            return self._request_guard(folder)
-
-    def _request_guard(self, folder: Path) -> int:
-        """Ask the process for a guard, and return the guard's pid. Raises OSError."""
-        if self._process is None:
-            self._process = self._start_process()
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(str(folder)).encode() + b"\n")
-        try:
-            return self._pids.get(timeout=GUARD_START_S)
-        except queue.Empty as error:
-            text = "the process that starts guards does not answer"
-            raise OSError(errno.ETIMEDOUT, text) from error
-
-    def _start_process(self) -> subprocess.Popen[bytes]:
-        """Start the process, and a thread that reads its answers."""
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", GUARDS.format(PACKAGES)],
-            bufsize=0,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={},
-            start_new_session=True,
-        )
-        arguments = (process.stdout, self._pids)
-        threading.Thread(target=self._listen, args=arguments, daemon=True).start()
-        return process
-
-    def _listen(self, answers: IO[bytes], pids: queue.SimpleQueue[int]) -> None:
-        """Read pids and ends of guards until the process and all its guards have ended."""
-        with answers:
-            for line in answers:
-                if line.strip():
-                    pids.put(int(line))
-                else:
-                    self.on_end()
-
-    def close(self) -> None:
-        """End the process; guards and their jobs go on."""
-        if self._process is not None:
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-            self._pids = queue.SimpleQueue()  # the old one may still get a pid
+            self._cgroups.set_cores(run.name, cores)
+        except OSError as error:
+            text = f"{run.name}: the kernel does not take a quota of {cores:g} cores: {error}"
+            raise QuotaError(text) from error
 
 
 def _never_started(folder: Path) -> str:

@@ -176,3 +176,34 @@ def test_rest_and_page_say_how_teams_are_kept_apart(
     page = client.get("/nodes/").content.decode()
     assert words in page
     assert words or ("one team" not in page and "without isolation" not in page)
+
+
+LIMITED = ["cores_limit", "memory_limit", "processes_limit"]
+
+
+@pytest.mark.parametrize(
+    ("features", "limits", "words"),
+    [
+        (["process", *LIMITED], ("memory", "processes", "cores"), ""),
+        (["process", "memory_limit"], ("memory",), "does not limit jobs' processes, cores"),
+        (["process"], (), "does not limit jobs' memory, processes, cores"),
+        (["docker"], None, ""),
+        ([], None, ""),
+    ],
+    ids=["all", "memory alone", "older processes", "older containers", "no agent"],
+)
+def test_rest_and_page_say_what_the_kernel_limits(
+    cluster: Cluster,
+    client: Client,
+    features: list[str],
+    limits: tuple[str, ...] | None,
+    words: str,
+) -> None:
+    a_node(cluster, features=features)
+    user = a_user()
+    (node,) = api(user).get("/api/v1/nodes/").data["results"]
+    assert node["limits"] == (None if limits is None else [*limits])
+    client.force_login(user)
+    page = client.get("/nodes/").content.decode()
+    assert words in page
+    assert words or "does not limit" not in page

@@ -21,8 +21,9 @@ from tests.builders_agent import (
     python,
     until,
 )
+from tests.builders_cgroups import groups_of, remove_groups_of
 from tests.builders_processes import is_running
-from tests.loadmaster.agent.test_processes import SLEEPER, TRAINER, end_runs, job_of
+from tests.loadmaster.agent.test_processes import RUN, SLEEPER, TRAINER, end_runs, job_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -140,3 +141,38 @@ def test_an_agent_leaves_its_jobs_running_and_keeps_its_files_private(
         0o600,
     )
     assert json.loads((state / "node.json").read_text())["token"] == NODE_TOKEN
+
+
+@pytest.mark.root
+def test_a_launch_keeps_its_cgroup_over_a_killed_agent_and_ends_with_it(
+    server: FakeServer, agents: tuple[str, Path]
+) -> None:
+    address, state = agents
+    options = ("--cgroups", "memory,processes,cores")
+    code = "import os, time\nwhile not os.path.exists('over'): time.sleep(0.05)"
+    held = server.offer(a_spec(command=python(code), memory_gb=1.0, cores=1.0))
+    first = AgentProcess(address, state, *options)
+    until(lambda: "running" in held.states)
+    job = job_of(state)
+    machine_id = (state / "machine-id").read_text()
+    try:
+        # 1. Killed: job and group go on.
+        first.end(signal.SIGKILL)
+        groups = [folder / RUN.name for folder in groups_of(machine_id)]
+        assert len(groups) >= 3
+        assert all(str(job.pid) in (group / "cgroup.procs").read_text() for group in groups)
+
+        # 2. The next agent adopts the job, and keeps its group.
+        second = AgentProcess(address, state, *options)
+        until(lambda: len(server.sessions) == 2)
+        assert all(str(job.pid) in (group / "cgroup.procs").read_text() for group in groups)
+
+        # 3. With the job's end the group ends; with the agent its own group.
+        (state / "runs" / RUN.name / "work/over").touch()
+        until(lambda: "succeeded" in held.states)
+        assert not any(group.exists() for group in groups)
+        second.end(signal.SIGTERM)
+        assert groups_of(machine_id) == []
+    finally:
+        end_runs(state)
+        remove_groups_of(machine_id)

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from loadmaster.agent.cli import agent_app
 from loadmaster.agent.config import AgentConfig, ConfigError, read_config, users_of
+from loadmaster.agent.runtimes.cgroups import Resource
 
 
 class TestConfig:
@@ -104,11 +105,27 @@ class TestConfig:
             ({"server": "http://s", "users": "0-9"}, "--users: give the first and the last"),
             ({"server": "http://s", "users": "70000"}, "--users: give the first and the last"),
             ({"server": "http://s", "mounts": "data"}, "--mounts: write /folder or /folder:rw"),
+            (
+                {"server": "http://s", "cgroups": "memory,disk"},
+                "--cgroups: name some of memory,processes,cores, or none, not 'disk'",
+            ),
         ],
     )
     def test_names_what_is_wrong(self, options: dict[str, Any], word: str) -> None:
         with pytest.raises(ConfigError, match=word):
             read_config(options, {})
+
+    @pytest.mark.parametrize(
+        ("text", "resources"),
+        [
+            ("none", ()),
+            ("cores, memory", (Resource.MEMORY, Resource.CORES)),
+            (["processes"], (Resource.PROCESSES,)),
+            (None, (Resource.MEMORY, Resource.PROCESSES, Resource.CORES)),
+        ],
+    )
+    def test_limits_by_cgroups_are_named(self, text: Any, resources: tuple[Resource, ...]) -> None:
+        assert read_config({"server": "http://s", "cgroups": text}, {}).cgroups == resources
 
     def test_folders_for_isolated_jobs_come_from_a_list_or_a_text(self, tmp_path: Path) -> None:
         (tmp_path / "agent.yaml").write_text("mounts: [/srv/data, '/srv/scratch:rw']\n")

@@ -388,17 +388,61 @@ def test_a_job_has_the_limit_of_processes_of_its_launch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("launch", "words"),
+    ("launch", "calls"),
     [
-        ({}, {}),
-        ({"user": 7}, {"user": 7, "group": 7, "extra_groups": []}),
-        ({"user": 7, "groups": [44]}, {"user": 7, "group": 7, "extra_groups": [44]}),
+        ({}, []),
+        ({"user": 7}, [("setgroups", []), ("setresgid", 7, 7, 7), ("setresuid", 7, 7, 7)]),
+        (
+            {"user": 7, "groups": [44]},
+            [("setgroups", [44]), ("setresgid", 7, 7, 7), ("setresuid", 7, 7, 7)],
+        ),
     ],
 )
 def test_a_job_becomes_its_teams_user_with_no_other_groups(
-    launch: dict[str, Any], words: dict[str, Any]
+    launch: dict[str, Any], calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert guard._as_user(launch) == words
+    made: list[tuple[Any, ...]] = []
+    for name in ("setgroups", "setresgid", "setresuid"):
+        monkeypatch.setattr(os, name, lambda *words, name=name: made.append((name, *words)))
+    guard._become_user(launch)
+    assert made == calls
+
+
+def test_a_cgroup_that_is_gone_is_not_the_commands_fault(tmp_path: Path) -> None:
+    gone = str(tmp_path / "gone/cgroup.procs")
+    ended = Guarded(tmp_path / "run", python("print('ran')"), cgroups=[gone]).end()
+    assert not ended["started"]
+    assert ended["error"].startswith("the job's cgroup cannot be joined: ")
+
+
+def test_a_cgroup_that_takes_no_process_is_not_the_commands_fault(tmp_path: Path) -> None:
+    ended = Guarded(tmp_path / "run", python("print('ran')"), cgroups=["/dev/full"]).end()
+    assert not ended["started"]
+    assert ended["error"] == "the job's process cannot join its cgroup or become its user"
+
+
+def test_a_job_joins_its_cgroup_before_its_program_starts(tmp_path: Path) -> None:
+    entrance = tmp_path / "cgroup.procs"
+    entrance.touch()
+    code = f"print(open({str(entrance)!r}).read())"
+    Guarded(tmp_path / "run", python(code), cgroups=[str(entrance)]).end()
+    assert (tmp_path / "run/stdout.log").read_text() == "0\n"
+
+
+def test_a_child_killed_for_memory_in_the_cgroup_counts(tmp_path: Path) -> None:
+    counter = tmp_path / "memory.events"
+    counter.write_text("low 0\noom_kill 0\n")
+    code = f"open({str(counter)!r}, 'w').write('low 0\\noom_kill 1\\n'); exit(3)"
+    ended = Guarded(tmp_path / "run", python(code), oom_counters=[str(counter)]).end()
+    assert ended["oom"] is True
+
+
+def test_a_kill_for_memory_in_another_cgroup_does_not_count(tmp_path: Path) -> None:
+    counter = tmp_path / "memory.events"
+    counter.write_text("low 0\noom_kill 4\n")
+    job = python("import os; os.kill(os.getpid(), 9)")
+    ended = Guarded(tmp_path / "run", job, oom_counters=[str(counter)]).end()
+    assert ended["oom"] is False
 
 
 @pytest.mark.parametrize("module", ["guard.py", "guard_output.py", "guard_processes.py"])

@@ -15,7 +15,8 @@ import pytest
 
 from loadmaster.agent.guarding import guard
 from loadmaster.agent.runtimes.base import Launch, RunId, RunState, StopBy, StopOrder
-from loadmaster.agent.runtimes.process import GUARD_START_S, ProcessRuntime
+from loadmaster.agent.runtimes.process import ProcessRuntime
+from loadmaster.agent.runtimes.spawner import GUARD_START_S
 from loadmaster.protocol import LaunchSpec
 from tests.builders_agent import (
     a_spec,

@@ -232,7 +232,8 @@ class TestServe:
             leave = threading.Event()
             threading.Timer(5.0, leave.set).start()
             return serve(
-                AgentConfig(address, tmp_path / "state", token=token, emulate=emulate), leave
+                AgentConfig(address, tmp_path / "state", token=token, emulate=emulate, cgroups=()),
+                leave,
             )
 
     def test_without_a_token_it_says_so(

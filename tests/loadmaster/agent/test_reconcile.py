@@ -225,16 +225,32 @@ def test_an_end_is_told_though_its_own_offer_comes_again() -> None:
 def test_other_cores_of_a_running_launch_are_set_once() -> None:
     halved = directive(DirectiveAction.UPDATE, cpu_quota=0.5)
     assert decided(STARTED, RUNNING, directives=halved) == [SetQuota(STARTED, 0.5)]
-    assert decided(replace(STARTED, cpu_quota=0.5), RUNNING, directives=halved) == []
+    assert decided(STARTED, RUNNING, directives=halved, quotas={RUN: 0.5}) == []
+
+
+def test_cores_that_somebody_else_changed_are_set_again() -> None:
+    halved = directive(DirectiveAction.UPDATE, cpu_quota=0.5)
+    changed = decided(STARTED, RUNNING, directives=halved, quotas={RUN: 2.0})
+    assert changed == [SetQuota(STARTED, 0.5)]
+
+
+def test_cores_below_what_the_kernel_takes_are_not_set_for_ever() -> None:
+    tiny = directive(DirectiveAction.UPDATE, cpu_quota=0.001)
+    assert decided(STARTED, RUNNING, directives=tiny, quotas={RUN: 0.01}) == []
 
 
 def test_directives_without_cores_leave_them_as_they_are() -> None:
-    known = replace(STARTED, cpu_quota=0.5)
-    assert decided(known, RUNNING, directives=directive(DirectiveAction.UPDATE)) == []
+    update = directive(DirectiveAction.UPDATE)
+    assert decided(STARTED, RUNNING, directives=update, quotas={RUN: 0.5}) == []
 
 
-def test_cores_are_changed_before_the_term() -> None:
-    both = directive(DirectiveAction.UPDATE, cpu_quota=0.0, term_until_s=2000.0)
-    assert decided(STARTED, RUNNING, directives=both) == [SetQuota(STARTED, 0.0)]
-    after = replace(STARTED, cpu_quota=0.0)
-    assert decided(after, RUNNING, directives=both) == [Update(after, 2000.0)]
+def test_the_term_changes_before_the_cores() -> None:
+    both = directive(DirectiveAction.UPDATE, cpu_quota=0.5, term_until_s=2000.0)
+    assert decided(STARTED, RUNNING, directives=both) == [Update(STARTED, 2000.0)]
+    after = replace(STARTED, term_until_s=2000.0)
+    assert decided(after, RUNNING, directives=both) == [SetQuota(after, 0.5)]
+
+
+def test_a_held_seat_has_no_cores_to_change() -> None:
+    halved = directive(DirectiveAction.UPDATE, cpu_quota=0.5)
+    assert decided(replace(STARTED, held=True), RUNNING, directives=halved) == []

@@ -12,7 +12,11 @@ from loadmaster.agent.config import AgentConfig, ConfigError
 from loadmaster.agent.journal import Journal, JournalHeldError
 from loadmaster.agent.node.machine import Identity
 from loadmaster.agent.runtimes.base import Runtime
+from loadmaster.agent.runtimes.cgroups import Cgroups, NoCgroupsError
 from loadmaster.agent.runtimes.isolation import Isolation, NoIsolationError, UndecidedError
+from loadmaster.features import limits_of
+
+IDENTITY = Identity("m", "b", "h")
 
 
 class Patience(threading.Event):
@@ -66,6 +70,20 @@ def test_an_agent_that_is_told_to_leave_waits_no_longer(tmp_path: Path) -> None:
     former.close()
 
 
+def test_an_agent_that_can_make_no_cgroups_says_so_and_claims_no_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> Cgroups:
+        raise NoCgroupsError("memory: the agent may write no group of /sys/fs/cgroup")
+
+    monkeypatch.setattr(start, "working_cgroups", refuse)
+    config = AgentConfig("http://127.0.0.1:9", tmp_path, isolation="none")
+    with closing(start.runtime_of(config, IDENTITY, threading.Event())) as runtime:
+        assert limits_of(("process", *runtime.features)) == ()
+    assert "the kernel does not limit jobs" in caplog.text
+    assert "the agent may write no group of /sys/fs/cgroup" in caplog.text
+
+
 class TestIsolation:
     """An agent isolates jobs as its machine can, and never less than before by itself."""
 
@@ -77,8 +95,8 @@ class TestIsolation:
         monkeypatch.setattr(start, "working_isolation", refuse)
 
     def runtime(self, state: Path, isolation: str = "auto") -> Runtime:
-        config = AgentConfig("http://127.0.0.1:9", state, isolation=isolation)
-        return start.runtime_of(config, Identity("m", "b", "h"), threading.Event())
+        config = AgentConfig("http://127.0.0.1:9", state, isolation=isolation, cgroups=())
+        return start.runtime_of(config, IDENTITY, threading.Event())
 
     def test_a_machine_that_cannot_isolate_says_so_and_claims_nothing(
         self, tmp_path: Path, broken: None, caplog: pytest.LogCaptureFixture
@@ -155,6 +173,6 @@ class TestIsolation:
         monkeypatch.setattr(start, "working_isolation", never)
         leave = threading.Event()
         leave.set()
-        config = AgentConfig("http://127.0.0.1:9", tmp_path)
+        config = AgentConfig("http://127.0.0.1:9", tmp_path, cgroups=())
         with pytest.raises(ConfigError, match="took more than 10 s"):
-            start.runtime_of(config, Identity("m", "b", "h"), leave)
+            start.runtime_of(config, IDENTITY, leave)

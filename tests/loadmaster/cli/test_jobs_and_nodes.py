@@ -198,6 +198,13 @@ def test_nodes_name_their_unhealthy_gpus(root: User, node: Node) -> None:
     assert "GPUs may be missing: Driver/library version mismatch" in run("nodes").stdout
 
 
+def test_nodes_say_where_the_kernel_does_not_limit_jobs(root: User, node: Node) -> None:
+    Node.objects.filter(pk=node.pk).update(features=["memory_limit", "process"])
+    said = run("nodes").stdout
+    assert "the kernel does not limit jobs' cores on volta" in said
+    assert "limit jobs' memory" not in said
+
+
 def test_two_nodes_of_one_name_need_their_cluster(root: User, node: Node) -> None:
     a_node(a_cluster(name="annex"), name="volta")
     done = run("cordon", "volta")

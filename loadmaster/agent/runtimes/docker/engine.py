@@ -25,17 +25,14 @@ from loadmaster.agent.runtimes.docker.options import (
 )
 from loadmaster.agent.runtimes.docker.plan import (
     ASSIGNMENT,
-    CPU_PERIOD_US,
     FENCE,
     OWNER,
     ContainerPlan,
 )
 from loadmaster.agent.runtimes.docker.pulling import PullProgress
+from loadmaster.agent.runtimes.limits import CPU_PERIOD_US, quota_us
 
 USUAL_SOCKET = "unix:///var/run/docker.sock"
-UNLIMITED_CPU = -1
-"""CPU quota of a container without a limit, in the Engine's words; 0 leaves it as it is."""
-
 TIMEOUT_S = 30
 """Longest wait in seconds for an answer."""
 
@@ -200,11 +197,6 @@ class DockerEngine:
                 self._api.connect_container_to_network(name, NO_METADATA)
             self._api.start(name)
 
-    def set_quota(self, name: str, quota_us: int | None) -> None:
-        quota = UNLIMITED_CPU if quota_us is None else quota_us
-        with _translated():
-            self._api.update_container(name, cpu_period=CPU_PERIOD_US, cpu_quota=quota)
-
     def kill(self, name: str, signal: str = "SIGKILL") -> None:
         # 409: it does not run
         with contextlib.suppress(_GoneError, port.NameTakenError), _translated():
@@ -252,6 +244,17 @@ class DockerEngine:
         with contextlib.suppress(_GoneError, port.NameTakenError), _translated():
             return stats_of(self._api.stats(name, stream=False, one_shot=True))
         return None
+
+    def cores(self, name: str) -> float | None:
+        with contextlib.suppress(_GoneError), _translated():
+            config = self._api.inspect_container(name)["HostConfig"]
+            if config["CpuQuota"] > 0:
+                return float(config["CpuQuota"] / (config["CpuPeriod"] or CPU_PERIOD_US))
+        return None
+
+    def limit_cores(self, name: str, cores: float) -> None:
+        with _translated():
+            self._api.update_container(name, cpu_period=CPU_PERIOD_US, cpu_quota=quota_us(cores))
 
 
 def _from_environment() -> dict[str, Any]:
@@ -346,7 +349,8 @@ def stats_of(data: dict[str, Any]) -> port.Stats | None:
     details = memory.get("stats") or {}
     inactive = details.get("total_inactive_file", details.get("inactive_file", 0))
     cpu_ns = data["cpu_stats"]["cpu_usage"]["total_usage"]
-    return port.Stats(cpu_ns / 1e9, max(0, memory["usage"] - inactive))
+    throttled_ns = (data["cpu_stats"].get("throttling_data") or {}).get("throttled_time", 0)
+    return port.Stats(cpu_ns / 1e9, max(0, memory["usage"] - inactive), throttled_ns / 1e9)
 
 
 def _seconds(text: str) -> float:

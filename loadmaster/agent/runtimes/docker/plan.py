@@ -6,8 +6,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadmaster.agent.runtimes.base import GB, NO_LIMITS, Limits, RunId
+from loadmaster.agent.runtimes.base import NO_LIMITS, Limits, RunId
 from loadmaster.agent.runtimes.docker.options import DockerOptions
+from loadmaster.agent.runtimes.limits import cores_of, memory_bytes, quota_us
 from loadmaster.agent.runtimes.mounts import HOME, Mount
 from loadmaster.protocol import LaunchSpec
 
@@ -26,18 +27,6 @@ BIN = f"{HOME}/bin"
 
 CHECKPOINTS = f"{HOME}/checkpoints"
 """Checkpoints of the job."""
-
-LEAST_QUOTA_US = 1000
-"""Least CPU quota that the kernel takes."""
-
-CPU_PERIOD_US = 100_000
-"""Microseconds of the period for which a container's CPU quota holds."""
-
-GUARD_MEMORY_GB = 0.05
-"""Memory of the guard, on top of the job's."""
-
-LEAST_MEMORY_GB = 0.016
-"""Least memory of a job that the Engine can limit a container to."""
 
 # Labels of a container.
 OWNER = "loadmaster.owner"
@@ -113,10 +102,10 @@ def container_plan(task: Task, user: tuple[int, int], mounts: tuple[Mount, ...])
     run = task.run
     spec = task.spec
     request = task.request
-    cores = spec.cores if spec.cpu_quota is None else spec.cpu_quota
+    cores = cores_of(spec)
     cpu_quota_us = None
-    if cores > 0 and task.options.limit_cores:
-        cpu_quota_us = max(LEAST_QUOTA_US, round(cores * CPU_PERIOD_US))
+    if cores is not None and task.options.limit_cores:
+        cpu_quota_us = quota_us(cores)
     return ContainerPlan(
         name=run.name,
         image="",
@@ -138,13 +127,6 @@ def container_plan(task: Task, user: tuple[int, int], mounts: tuple[Mount, ...])
         cpu_quota_us=cpu_quota_us,
         stop_timeout_s=round(request.grace_s) + 5,
     )
-
-
-def memory_bytes(memory_gb: float) -> int | None:
-    """Return the bytes that a job's container may use, the guard included; None: no limit."""
-    if memory_gb <= 0:
-        return None
-    return round((max(memory_gb, LEAST_MEMORY_GB) + GUARD_MEMORY_GB) * GB)
 
 
 def own_mounts(folder: Path, checkpoints: str, *, has_script: bool) -> tuple[Mount, ...]:

@@ -65,10 +65,14 @@ class Container:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """CPU seconds since the start, and bytes in use without file cache that can be dropped."""
+    """CPU seconds since the start, and bytes in use without file cache that can be dropped.
+
+    `throttled_s`: CPU seconds that the quota has withheld.
+    """
 
     cpu_s: float
     memory: int
+    throttled_s: float = 0.0
 
 
 class Engine(Protocol):
@@ -94,9 +98,6 @@ class Engine(Protocol):
     def start(self, name: str) -> None:
         """Start a created container."""
 
-    def set_quota(self, name: str, quota_us: int | None) -> None:
-        """Give a container so many microseconds of CPU time in each period; None: no limit."""
-
     def kill(self, name: str) -> None:
         """Send SIGKILL to all processes of a container; do nothing if it does not run."""
 
@@ -117,6 +118,12 @@ class Engine(Protocol):
 
     def stats(self, name: str) -> Stats | None:
         """Return the resource use of a container, None if it does not run."""
+
+    def cores(self, name: str) -> float | None:
+        """Return the cores to which a container is limited; None: no limit, or no container."""
+
+    def limit_cores(self, name: str, cores: float) -> None:
+        """Limit a container to so many cores, also while it runs."""
 
     def close(self) -> None:
         """Close connections."""

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from loadmaster.agent.runtimes.base import (
     Exit,
     Launch,
     LaunchError,
+    QuotaError,
     RunId,
     RunState,
     RunStatus,
@@ -28,8 +30,6 @@ from loadmaster.agent.runtimes.consumption import Consumption
 from loadmaster.agent.runtimes.docker import port
 from loadmaster.agent.runtimes.docker.options import DockerOptions
 from loadmaster.agent.runtimes.docker.plan import (
-    CPU_PERIOD_US,
-    LEAST_QUOTA_US,
     ContainerRequest,
     Task,
     job_environment,
@@ -52,6 +52,7 @@ from loadmaster.agent.runtimes.folders import (
     RunFolders,
     read_exit,
 )
+from loadmaster.agent.runtimes.limits import check_quota
 from loadmaster.agent.runtimes.mounts import (
     MountRules,
     checkpoint_problem,
@@ -60,7 +61,7 @@ from loadmaster.agent.runtimes.mounts import (
     private_folders,
 )
 from loadmaster.agent.runtimes.programs import NO_SERVER
-from loadmaster.features import QUOTAS
+from loadmaster.features import CORES_LIMIT, MEMORY_LIMIT, PROCESSES_LIMIT
 from loadmaster.files import private_folder, read_object, write_json, write_whole
 from loadmaster.protocol import CONTAINER, ReasonClass
 from loadmaster.wire import WireError, from_json
@@ -95,7 +96,6 @@ class DockerRuntime(RunFolders):
     """
 
     name = "docker"
-    limits_memory = True
 
     def __init__(
         self,
@@ -112,8 +112,9 @@ class DockerRuntime(RunFolders):
         Raises EngineDownError if the Engine does not answer.
         """
         super().__init__(runs, clock)
+        self.features = (MEMORY_LIMIT, PROCESSES_LIMIT)
         if options.limit_cores:
-            self.features = (QUOTAS,)
+            self.features = (*self.features, CORES_LIMIT)
         self._server = server
         self._engine = engine
         self._owner = owner
@@ -122,10 +123,15 @@ class DockerRuntime(RunFolders):
         self._preparations: dict[RunId, Preparation] = {}
         self._starting: set[RunId] = set()
         self._removing: set[RunId] = set()
+        self._quotas: dict[RunId, float | None] = {}
+        """Cores to which containers are limited, as the Engine has told last."""
         self._shells: set[str] = set()
         """Ids of images that are known to have a shell."""
         self._watch = Watch(engine, owner, self._clock, self._maintain)
         self._watch.begin()
+
+    def limits_memory(self, run: RunId) -> bool:
+        return True
 
     def close(self) -> None:
         # The next agent would settle launches that are being started as never started.
@@ -285,13 +291,6 @@ class DockerRuntime(RunFolders):
             self._starting.add(run)
             _in_thread(self._start, run)
 
-    def set_quota(self, run: RunId, cores: float) -> None:
-        quota_us = max(LEAST_QUOTA_US, round(cores * CPU_PERIOD_US)) if cores else None
-        try:
-            self._engine.set_quota(run.name, quota_us)
-        except (port.EngineDownError, port.EngineRefusedError) as error:
-            raise LaunchError(str(error)) from error
-
     def _start(self, run: RunId) -> None:
         """Start the container; try until the lease ends while the Engine does not answer."""
         try:
@@ -441,18 +440,47 @@ class DockerRuntime(RunFolders):
         stats = self._watch.stats(run)
         if stats is None:
             return None
-        return self._usage_since_last(run, Consumption(stats.cpu_s, stats.memory))
+        use = Consumption(stats.cpu_s, stats.memory, throttled_s=stats.throttled_s)
+        return self._usage_since_last(run, use)
+
+    def quota(self, run: RunId) -> float | None:
+        return self._quotas.get(run)
+
+    def set_quota(self, run: RunId, cores: float) -> None:
+        check_quota(cores)
+        container = self._watch.containers().get(run)
+        if container is None or not container.runs:
+            raise QuotaError(f"{run.name} has no container that runs")
+        _in_thread(self._set_quota, run, cores)
+
+    def _set_quota(self, run: RunId, cores: float) -> None:
+        """Limit the cores of a run's container, and read back the limit that holds then."""
+        self._try_call(partial(self._engine.limit_cores, cores=cores), run)
+        self._try_call(partial(self._read_quota, run), run)
+
+    def _read_quota(self, run: RunId, name: str) -> None:
+        """Read the limit of a run's cores from the Engine; `name`: of its container."""
+        self._quotas[run] = self._engine.cores(name)
 
     def remove(self, run: RunId) -> None:
         self._call_off(run)
         self._usage.pop(run, None)
+        self._quotas.pop(run, None)
         self._removing.add(run)
         self._watch.wake()
 
     def _maintain(self) -> None:
         """Enforce limits and remove containers; the watch calls this after each look."""
         self._enforce()
+        self._read_new_quotas()
         self._clear_away()
+
+    def _read_new_quotas(self) -> None:
+        """Read the quotas of containers that run and whose quota no call has read yet."""
+        containers = self._watch.containers()
+        for run, container in containers.items():
+            if container.runs and run not in self._quotas:
+                self._try_call(partial(self._read_quota, run), run)
 
     def _clear_away(self) -> None:
         """Remove the containers and folders of runs that are to be removed."""

@@ -9,7 +9,7 @@ from clusters.models import Cluster, Node
 from controlplane.execution.directives import directive
 from controlplane.loop.models import Round
 from jobs.models import Assignment
-from loadmaster.features import QUOTAS
+from loadmaster.features import CORES_LIMIT
 from loadmaster.protocol import DirectiveAction
 from policies.contract.plan import Placement, Plan, PlanStatus
 from policies.contract.snapshot import RankPlacement
@@ -23,7 +23,7 @@ CORES = 4.0
 @pytest.fixture
 def able(node: Node) -> Node:
     """A node whose agent changes the cores of launches."""
-    Node.objects.filter(pk=node.pk).update(features=["process", QUOTAS])
+    Node.objects.filter(pk=node.pk).update(features=["process", CORES_LIMIT])
     node.refresh_from_db()
     return node
 
@@ -97,6 +97,12 @@ def test_an_older_agent_keeps_its_cores(cluster: Cluster, node: Node) -> None:
     assert row.status != "applied"
     assert (assignment.cpu_quota, assignment.quota_at) == (None, None)
     assert directive(assignment, grace_s=10.0) is None
+
+
+def test_a_job_that_asked_for_no_cores_gets_no_quota(cluster: Cluster, able: Node) -> None:
+    assignment = running(cluster, "a", able, devices_of(able)[0], cores=0.0)
+    after_round(assignment, placed(assignment, 1.5))
+    assert assignment.cpu_quota is None
 
 
 def test_a_slowed_job_is_expected_to_be_slower(cluster: Cluster, able: Node) -> None:

@@ -23,11 +23,11 @@ from loadmaster.agent.runtimes.docker.plan import (
     container_plan,
     job_environment,
     launch_script,
-    memory_bytes,
 )
 from loadmaster.agent.runtimes.docker.port import Container, Stats
 from loadmaster.agent.runtimes.docker.pulling import PullProgress, digest_of, pinned, repository_of
 from loadmaster.agent.runtimes.docker.verdict import end_of, start_failure
+from loadmaster.agent.runtimes.limits import memory_bytes
 from loadmaster.agent.runtimes.mounts import AllowedMount
 from loadmaster.agent.start import EXIT_CONFIG, runtime_of, serve
 from loadmaster.features import features_with
@@ -352,11 +352,9 @@ class TestVerdict:
 
 
 def test_statistics_leave_out_the_cold_file_cache() -> None:
-    data = {
-        "memory_stats": {"usage": 100, "stats": {"total_inactive_file": 30}},
-        "cpu_stats": {"cpu_usage": {"total_usage": 2e9}},
-    }
-    assert stats_of(data) == Stats(2.0, 70)
+    memory = {"usage": 100, "stats": {"total_inactive_file": 30}}
+    cpu = {"cpu_usage": {"total_usage": 2e9}, "throttling_data": {"throttled_time": 1.5e9}}
+    assert stats_of({"memory_stats": memory, "cpu_stats": cpu}) == Stats(2.0, 70, 1.5)
     assert stats_of({"memory_stats": {}, "cpu_stats": {}}) is None
 
 

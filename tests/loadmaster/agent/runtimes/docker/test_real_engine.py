@@ -11,7 +11,6 @@ import pytest
 from loadmaster.agent.outcome import outcome_of
 from loadmaster.agent.runtimes.base import (
     Launch,
-    LaunchError,
     RunId,
     RunState,
     StopBy,
@@ -88,36 +87,28 @@ def test_limits_are_the_jobs_own(site: Site) -> None:
     )
 
 
-def test_the_cores_of_a_running_job_change_and_it_runs_on(site: Site) -> None:
-    spin = sh("echo up; while :; do :; done")
-    run = site.launch(a_docker_spec(command=spin, cores=1.0))
-    site.says(run, "up")
-    started = site.inspect(run)["State"]["StartedAt"]
-    for cores, quota_us in ((0.25, 25_000), (1.0, 100_000), (0.0, -1)):
-        site.runtime.set_quota(run, cores)
-        found = site.inspect(run)
-        assert found["HostConfig"]["CpuQuota"] == quota_us
-        assert found["State"]["Running"]
-        assert found["State"]["StartedAt"] == started
+def test_a_quota_is_changed_and_read_back_while_the_job_runs(site: Site) -> None:
+    run = site.launch(a_docker_spec(command=SLEEPER, cores=1.5))
+    until(lambda: site.runtime.quota(run) == 1.5)
     site.runtime.set_quota(run, 0.25)
-    before = throttled_periods(run)
-    until(lambda: throttled_periods(run) > before, within_s=30)
+    until(lambda: site.runtime.quota(run) == 0.25)
+    config = site.inspect(run)["HostConfig"]
+    assert (config["CpuPeriod"], config["CpuQuota"]) == (100_000, 25_000)
 
 
-def throttled_periods(run: RunId) -> int:
-    """Return in how many periods the kernel has held a container back."""
-    with an_api() as api:
-        stats = api.stats(run.name, stream=False)
-    return int(stats["cpu_stats"]["throttling_data"]["throttled_periods"])
+def test_the_next_agent_reads_the_quota_in_force(site: Site) -> None:
+    run = site.launch(a_docker_spec(command=SLEEPER, cores=1.5))
+    until(lambda: site.runtime.quota(run) == 1.5)
+    site.runtime.set_quota(run, 0.5)
+    until(lambda: site.runtime.quota(run) == 0.5)
+    another = site.another()
+    until(lambda: another.quota(run) == 0.5)
+    another.close()
 
 
-def test_the_cores_of_a_container_that_is_gone_cannot_change(site: Site) -> None:
-    run = site.launch(a_docker_spec())
-    site.end(run)
-    with an_api() as api:
-        api.remove_container(run.name, force=True)
-    with pytest.raises(LaunchError):
-        site.runtime.set_quota(run, 1.0)
+def test_a_job_at_its_quota_shows_the_time_that_is_withheld(site: Site) -> None:
+    run = site.launch(a_docker_spec(command=sh("while :; do :; done"), cores=0.2))
+    until(lambda: getattr(site.runtime.usage(run), "throttled_cores", 0.0) > 0.1, within_s=30)
 
 
 def test_secrets_and_the_environment_are_in_the_job_and_not_in_what_the_engine_tells(

@@ -12,11 +12,18 @@ import pytest
 
 from loadmaster.agent.guarding import guard
 from loadmaster.agent.outcome import read_samples
-from loadmaster.agent.runtimes.base import Launch, RunId, RunState, StopBy, StopOrder
+from loadmaster.agent.runtimes.base import (
+    Launch,
+    QuotaError,
+    RunId,
+    RunState,
+    StopBy,
+    StopOrder,
+)
 from loadmaster.agent.runtimes.docker import DockerOptions, DockerRuntime
 from loadmaster.agent.runtimes.docker.port import Container, EngineRefusedError
 from loadmaster.agent.runtimes.mounts import AllowedMount
-from loadmaster.features import features_with
+from loadmaster.features import features_with, limits_of
 from loadmaster.protocol import AssignmentState, ReasonClass
 from tests.builders_agent import FakeServer, a_spec, an_agent, until
 from tests.builders_docker_played import DIGEST, IMAGE, PlayedEngine
@@ -422,7 +429,7 @@ class TestRuntime:
         until(lambda: held.state is AssignmentState.RUNNING, agent)
         assert held.reports[-1].image_digest == IMAGE.id
         assert held.reports[-1].container == "lm-a1-1"
-        assert server.sessions[0].features == features_with("docker")
+        assert server.sessions[0].features == features_with("docker", *runtime.features)
         agent.close()
 
     def test_an_engine_in_trouble_makes_the_node_unhealthy(
@@ -455,3 +462,50 @@ class TestRuntime:
         self.is_state(runtime, run, RunState.ENDED)
         ended = json.loads((runtime.folder(run) / "end.json").read_text())
         assert (ended["started"], ended["blame"]) == (False, "gpu")
+
+    def run(self, runtime: DockerRuntime, **spec: Any) -> RunId:
+        """Return a launch that runs with 2 cores, and whose quota the runtime has read."""
+        run = self.prepare(runtime, cores=2.0, **spec)
+        self.is_state(runtime, run, RunState.PREPARED)
+        runtime.start(run, guard.boot_s() + 60)
+        until(lambda: runtime.quota(run) is not None)
+        return run
+
+    def test_a_seats_quota_is_the_one_in_force(self, runtime: DockerRuntime) -> None:
+        assert runtime.quota(self.run(runtime)) == 2.0
+        assert runtime.quota(self.run(runtime, assignment="a2", cpu_quota=1.5)) == 1.5
+
+    def test_a_quota_is_changed_while_the_job_runs(
+        self, runtime: DockerRuntime, engine: PlayedEngine
+    ) -> None:
+        run = self.run(runtime)
+        runtime.set_quota(run, 0.5)
+        until(lambda: runtime.quota(run) == 0.5)
+        assert engine.quotas_us[run.name] == 50_000
+
+    def test_a_refused_quota_leaves_the_one_in_force(
+        self, runtime: DockerRuntime, engine: PlayedEngine
+    ) -> None:
+        run = self.run(runtime)
+        engine.refuses_quotas = True
+        runtime.set_quota(run, 0.5)
+        until(lambda: engine.refused_quotas == [run.name])
+        assert runtime.quota(run) == 2.0
+
+    @pytest.mark.parametrize("cores", [0.0, -1.0, float("nan"), float("inf")])
+    def test_a_quota_of_no_cores_is_refused(self, runtime: DockerRuntime, cores: float) -> None:
+        run = self.run(runtime)
+        with pytest.raises(QuotaError, match="cpu_quota: name a number of cores above 0"):
+            runtime.set_quota(run, cores)
+
+    def test_a_container_that_does_not_run_gets_no_quota(
+        self, runtime: DockerRuntime, engine: PlayedEngine
+    ) -> None:
+        run = self.run(runtime)
+        engine.kill(run.name)
+        self.is_state(runtime, run, RunState.ENDED)
+        with pytest.raises(QuotaError, match=f"{run.name} has no container that runs"):
+            runtime.set_quota(run, 1.0)
+
+    def test_features_name_what_containers_limit(self, runtime: DockerRuntime) -> None:
+        assert limits_of(runtime.features) == ("memory", "processes", "cores")
