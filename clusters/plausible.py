@@ -128,11 +128,14 @@ def usage_samples(
     # 2. Each sample: a figure out of its bounds is None, or ends the sample.
     plausible = []
     for reported in samples:
+        throttled = dropped.within("throttled_cores", reported.throttled_cores, 0.0, most_cores)
         sample = replace(
             reported,
             at_s=dropped.in_time(reported.at_s, now_s),
             gpu_fraction=dropped.within("gpu_fraction", reported.gpu_fraction, 0.0, 1.0),
             gpu_power_w=dropped.within("power_w", reported.gpu_power_w, 0.0, most_power_w),
+            throttled_cores=throttled,
+            cores_limit=dropped.within("cores_limit", reported.cores_limit, 0.0, most_cores),
         )
         cores = dropped.within("cores", reported.cores, 0.0, most_cores)
         memory_gb = dropped.within("memory_gb", reported.memory_gb, 0.0, most_gb)

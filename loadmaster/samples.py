@@ -1,7 +1,9 @@
 """Samples of assignments that agents report: progress, and use of cores, memory and GPUs."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from loadmaster.protocol import IF_KNOWN
 from loadmaster.wire import Int, Many, Text
 
 NOT_NUMBERS = "not_numbers"
@@ -25,7 +27,11 @@ class ProgressSample:
 
 @dataclass(frozen=True, slots=True)
 class UsageSample:
-    """Use of an assignment's processes: cores, memory, mean use and watts of GPUs."""
+    """Use of an assignment's processes: cores, memory, mean use and watts of GPUs.
+
+    `throttled_cores`: mean cores that its quota withheld; `cores_limit`: the quota in force by the
+    kernel. None: there is no quota, or it is not known.
+    """
 
     at_s: float
     cores: float
@@ -33,6 +39,8 @@ class UsageSample:
     gpu_fraction: float | None = None
     gpu_power_w: float | None = None
     power_source: Text = "modelled"
+    throttled_cores: Annotated[float | None, IF_KNOWN] = None
+    cores_limit: Annotated[float | None, IF_KNOWN] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -260,7 +260,10 @@ class ProgressPoint(models.Model):
 
 
 class UsagePoint(models.Model):
-    """Usage sample of an assignment (loadmaster.samples.UsageSample)."""
+    """Usage sample of an assignment (loadmaster.samples.UsageSample).
+
+    `throttled_cores`, `cores_limit`: None without a quota, and of older agents.
+    """
 
     assignment = models.ForeignKey(
         Assignment, on_delete=models.CASCADE, related_name="usage", db_index=False
@@ -271,6 +274,8 @@ class UsagePoint(models.Model):
     gpu_fraction = models.FloatField(null=True)
     gpu_power_w = models.FloatField(null=True)
     power_source = models.CharField(max_length=10)
+    throttled_cores = models.FloatField(null=True)
+    cores_limit = models.FloatField(null=True)
 
     class Meta:
         ordering = ["id"]

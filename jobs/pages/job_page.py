@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from itertools import groupby
 from operator import itemgetter
@@ -20,7 +20,15 @@ from jobs.assignment_lifecycle import LIVE
 from jobs.forecasts.expected_starts import FirstForecast, first_forecast
 from jobs.lifecycle import MOVES, JobMove, JobState
 from jobs.logs import STORED_BYTES, STREAMS
-from jobs.models import Assignment, AssignmentSlot, Job, JobEvent, LogChunk, ProgressPoint
+from jobs.models import (
+    Assignment,
+    AssignmentSlot,
+    Job,
+    JobEvent,
+    LogChunk,
+    ProgressPoint,
+    UsagePoint,
+)
 from jobs.pages.selectors import JobRow, job_rows
 from jobs.roles import refusal
 from jobs.selectors import JobNotFound, whole_jobs
@@ -152,6 +160,15 @@ class LossChart:
 
 
 @dataclass(frozen=True, slots=True)
+class UseNow:
+    """Use of a job's running processes by their newest samples; `throttled`: withheld by quotas."""
+
+    cores: float
+    memory_gb: float
+    throttled: float
+
+
+@dataclass(frozen=True, slots=True)
 class JobPage:
     """Content of the page; the newest placements, ranks in order, and how many `older` ones.
 
@@ -168,6 +185,7 @@ class JobPage:
     migrations: int
     preemptions: int
     first_forecast: FirstForecast | None = None
+    use: UseNow | None = None
 
     @property
     def over_walltime(self) -> bool:
@@ -210,6 +228,22 @@ def job_page(user: User, job_id: UUID | str) -> JobPage:
         migrations=len(moved),
         preemptions=totals["preemptions"],
         first_forecast=first_forecast(job),
+        use=_use_now([launch for launch in shown if launch.ended_at is None], now),
+    )
+
+
+def _use_now(live: Sequence[Assignment], now: datetime) -> UseNow | None:
+    """Return the use of these launches by samples of the last minutes; None without any."""
+    recent = UsagePoint.objects.filter(assignment__in=live, at__gte=now - timedelta(minutes=5))
+    newest: dict[UUID, UsagePoint] = {}
+    for point in recent.order_by("at") if live else ():
+        newest[point.assignment_id] = point
+    if not newest:
+        return None
+    return UseNow(
+        cores=sum(point.cores for point in newest.values()),
+        memory_gb=sum(point.memory_gb for point in newest.values()),
+        throttled=sum(point.throttled_cores or 0.0 for point in newest.values()),
     )
 
 

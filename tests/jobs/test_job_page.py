@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 
-from jobs.models import Job, Team
+from jobs.models import Job, Team, UsagePoint
 from jobs.pages import job_page as pages
 from jobs.pages.job_page import job_page
 from loadmaster.protocol import AssignmentState
@@ -78,3 +78,19 @@ def test_a_bill_of_measured_watts_alone_is_no_estimate(moving: Job, user: User) 
     assert (cost.so_far, cost.predicted, cost.estimated) == (Decimal(4), None, False)
     moving.assignments.filter(fence=1).update(power_source="modelled")
     assert job_page(user, moving.pk).cost.estimated
+
+
+def test_the_page_shows_what_a_running_job_uses_and_what_its_quota_withholds(
+    client: Client, user: User, moving: Job
+) -> None:
+    client.force_login(user)
+    assert "Uses now" not in client.get(f"/jobs/{moving.pk}/").content.decode()
+    live = moving.assignments.get(ended_at=None)
+    for second, cores in enumerate((1.0, 1.5)):
+        UsagePoint.objects.create(
+            assignment=live, at=timezone.now() + timedelta(seconds=second), cores=cores,
+            memory_gb=3.0, power_source="modelled", throttled_cores=0.25, cores_limit=2.0,
+        )  # fmt: skip
+    page = client.get(f"/jobs/{moving.pk}/").content.decode()
+    assert "1.5 cores, 3 GB" in page
+    assert "its quota withholds 0.25 cores more" in page

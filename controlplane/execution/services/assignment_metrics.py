@@ -210,6 +210,8 @@ def _keep_usage(assignment: Assignment, usage: Sequence[UsageSample]) -> None:
             gpu_fraction=sample.gpu_fraction,
             gpu_power_w=sample.gpu_power_w,
             power_source=sample.power_source[:10],
+            throttled_cores=sample.throttled_cores,
+            cores_limit=sample.cores_limit,
         )
         for at, sample in thinned(usage, last)
     )

@@ -55,7 +55,9 @@ class Sampler:
         usage = self._runtime.usage(entry.run)
         if not usage:
             return False
-        self._shipper.note_usage(entry.run, usage_sample(self._clock.wall_s(), usage, devices))
+        quota = self._runtime.quota(entry.run)
+        sample = usage_sample(self._clock.wall_s(), usage, devices, quota)
+        self._shipper.note_usage(entry.run, sample)
         return self._is_greedy(entry, usage)
 
     def _is_greedy(self, entry: Entry, usage: Usage) -> bool:
@@ -87,10 +89,12 @@ def per_holder(sample: DeviceSample, holders: int) -> DeviceSample:
     )
 
 
-def usage_sample(at_s: float, usage: Usage, devices: Sequence[DeviceSample]) -> UsageSample:
+def usage_sample(
+    at_s: float, usage: Usage, devices: Sequence[DeviceSample], quota: float | None = None
+) -> UsageSample:
     """Return the sample of a run: use of its processes, mean use and total watts of its GPUs.
 
-    `devices`: its parts of the GPUs' samples.
+    `devices`: its parts of the GPUs' samples. `quota`: cores to which the kernel limits it.
     """
     fractions = [device.gpu_fraction for device in devices if device.gpu_fraction is not None]
     watts = [device.power_w for device in devices if device.power_w is not None]
@@ -102,6 +106,8 @@ def usage_sample(at_s: float, usage: Usage, devices: Sequence[DeviceSample]) -> 
         gpu_fraction=sum(fractions) / len(fractions) if fractions else None,
         gpu_power_w=sum(watts) if watts else None,
         power_source="measured" if measured else "modelled",
+        throttled_cores=None if quota is None else usage.throttled_cores,
+        cores_limit=quota,
     )
 
 

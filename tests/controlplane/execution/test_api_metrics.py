@@ -213,6 +213,15 @@ def test_samples_are_thinned_to_one_a_second_but_events_are_kept(call: Any) -> N
     assert UsagePoint.objects.count() == 3
 
 
+def test_samples_tell_the_quota_and_what_it_withholds(call: Any) -> None:
+    assignment = a_running_assignment(a_node_with_agent())
+    limited = UsageSample(AT_S, 0.5, 0.5, throttled_cores=0.25, cores_limit=0.5)
+    unlimited = UsageSample(AT_S + 2.0, 0.5, 0.5)
+    _measure(call, assignment, usage=(limited, unlimited))
+    kept = UsagePoint.objects.values_list("throttled_cores", "cores_limit")
+    assert list(kept) == [(0.25, 0.5), (None, None)]
+
+
 def test_of_each_event_one_a_second_is_kept_and_the_newest_checkpoint_counts(call: Any) -> None:
     node = a_node_with_agent()
     assignment = a_running_assignment(node, a_job(node.cluster, total_steps=1000))

@@ -214,3 +214,11 @@ def test_what_was_dropped_is_on_the_nodes_page_for_a_day_in_rest_and_in_the_metr
 def test_a_stranger_sees_no_node_without_a_login() -> None:
     a_node_with_agent(gpus=1)
     assert api().get("/api/v1/nodes/").status_code == 401
+
+
+def test_cores_that_no_machine_has_are_not_kept_as_withheld_by_a_quota(call: Any) -> None:
+    node = a_node_with_agent(gpus=1)
+    assignment = a_running_assignment(node)
+    measured(call, assignment, use(throttled_cores=1e9, cores_limit=2.0))
+    assert UsagePoint.objects.get().throttled_cores is None
+    assert counted(node)["throttled_cores"] == (1, 1e9)
