@@ -90,14 +90,14 @@ class LocalRuntime:
 
     @property
     def options(self) -> list[str]:
-        """Options of a local agent."""
+        """Options of a local agent. Its jobs may use idle cores, as all share a few."""
         options = ["--runtime", self.name]
         if self.name == "docker":
-            # Containers may use idle cores, as all share a few.
             options += ["--docker", "limit_cores=false", "--docker", f"network={self.network}"]
         else:
             # All of it is one person's machine: their jobs use what they themselves can use.
             options += ["--isolation", os.environ.get("LOADMASTER_ISOLATION", "none")]
+            options += ["--cgroups", os.environ.get("LOADMASTER_CGROUPS", "memory,processes")]
         return options
 
 

@@ -115,10 +115,9 @@ class Cgroups:
 
     def make(self, name: str, limits: GroupLimits) -> None:
         """Make a launch's group, or take the one that is there, and limit it. Raises OSError."""
-        # 1. Somebody may have removed the agent's own group meanwhile, as it was empty.
+        # 1. Somebody may have removed or changed the agent's own group meanwhile.
         for controller, base in self._bases.items():
-            if not base.folder.is_dir():
-                _make_base(base, controller)
+            _make_base(base, controller)
 
         # 2. The group; version 2 has one folder for all controllers.
         for folder in self._folders(name):
@@ -233,7 +232,7 @@ def working_cgroups(machine_id: str, wanted: Collection[Resource]) -> Cgroups:
     for resource in wanted:
         controller = CONTROLLERS[resource]
         try:
-            bases[controller] = _base(trees, controller, name)
+            bases[controller] = base_of(trees, controller, name)
         except NoCgroupsError as error:
             problems.append(f"{resource}: {error}")
     if not bases:
@@ -243,7 +242,7 @@ def working_cgroups(machine_id: str, wanted: Collection[Resource]) -> Cgroups:
 
     # 2. The account of CPU time, where it is another controller.
     with contextlib.suppress(NoCgroupsError):
-        bases[CPU_ACCOUNT] = _base(trees, CPU_ACCOUNT, name)
+        bases[CPU_ACCOUNT] = base_of(trees, CPU_ACCOUNT, name)
     return Cgroups(bases)
 
 
@@ -294,7 +293,7 @@ def topmost_writable(tree: Tree) -> Path | None:
     return None
 
 
-def _base(trees: Sequence[Tree], controller: str, name: str) -> Base:
+def base_of(trees: Sequence[Tree], controller: str, name: str) -> Base:
     """Make the agent's group for a controller, and try it. Raises NoCgroupsError."""
     # 1. The tree of the controller, and the agent's place in it.
     tree = next((tree for tree in trees if controller in tree.controllers), None)

@@ -67,6 +67,11 @@ def test_a_job_whose_own_term_was_over_counts_as_preempted() -> None:
     assert outcome_of(Exit(0.0, exit_code=75), saved=True).state is S.PREEMPTED
 
 
+def test_state_saved_despite_a_childs_oom_counts_as_preempted() -> None:
+    ended = Exit(0.0, exit_code=75, oom=True)
+    assert outcome_of(ended, saved=True).state is S.PREEMPTED
+
+
 def test_a_failures_reason_holds_its_last_words() -> None:
     assert (
         outcome_of(Exit(0.0, exit_code=3), last_words="ValueError: no").reason

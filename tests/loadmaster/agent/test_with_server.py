@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,16 @@ from clusters.services.enrolment import issue_enrolment_token
 from controlplane.execution.services.stops import stop_assignment
 from jobs.lifecycle import JobState
 from loadmaster.agent.node.machine import Devices
+from loadmaster.agent.runtimes.cgroups import Cgroups
+from loadmaster.agent.runtimes.process import ProcessRuntime
 from loadmaster.agent.server.client import Duplicate, Unauthorized
+from loadmaster.features import SHARED, limits_of
 from loadmaster.protocol import AssignmentState, ReasonClass, StopReason
 from tests.builders import a_job
 from tests.builders_agent import python, until
 from tests.builders_agent_site import NodeSite, a_site_cluster, is_state
 from tests.builders_agents import an_offer
+from tests.builders_cgroups import own_cgroups
 from tests.builders_jobs import kept_output
 from tests.builders_live import a_round
 
@@ -179,3 +184,27 @@ def test_of_two_agents_with_one_state_folder_the_first_gives_up(
     original.close()
     site.agent.tick()
     assert (site.agent.session.epoch, state_dir.exists()) == (2, True)
+
+
+@pytest.mark.root
+def test_a_job_killed_in_its_cgroup_for_memory_learns_the_field_to_raise(tmp_path: Path) -> None:
+    with own_cgroups() as groups:
+        site = NodeSite(a_site_cluster(), tmp_path, runtime=partial(runtime_with_cgroups, groups))
+        try:
+            code = "held = bytearray(400 * 10**6); print(len(held))"
+            job = a_job(site.cluster, command=list(python(code)), memory_gb=0.1, max_retries=0)
+            assignment = an_offer(site.node, job)
+            until(lambda: is_state(assignment, AssignmentState.FAILED), site.agent)
+            job.refresh_from_db()
+        finally:
+            site.leave()
+    assert assignment.reason_class == ReasonClass.OOM
+    assert "it asked for 0.1 GB of memory; raise memory_gb" in job.failure_reason
+    assert limits_of(site.node.features) == ("memory", "processes", "cores")
+
+
+def runtime_with_cgroups(groups: Cgroups, state_dir: Path) -> ProcessRuntime:
+    """Return the runtime of a node that all teams share, with cgroups."""
+    runtime = ProcessRuntime(state_dir / "runs", cgroups=groups)
+    runtime.features = (SHARED, *runtime.features)
+    return runtime

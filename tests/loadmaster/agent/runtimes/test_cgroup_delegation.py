@@ -17,7 +17,7 @@ from loadmaster.agent.runtimes.cgroups import (
     PROC,
     NoCgroupsError,
     Tree,
-    _base,
+    base_of,
     mounted_trees,
 )
 from tests.builders_cgroups import remove_group
@@ -86,14 +86,14 @@ def as_user_in(group: Path, call: Callable[[], object]) -> str:
         return file.read()
 
 
-def base_of(controller: str) -> Path:
+def folder_for(controller: str) -> Path:
     """Return the folder of the groups that this process can make for a controller."""
-    return _base(mounted_trees(PROC), controller, NAME).folder
+    return base_of(mounted_trees(PROC), controller, NAME).folder
 
 
 def test_root_makes_its_groups_at_the_root_of_the_tree(tree: Tree, controller: str) -> None:
     try:
-        base = base_of(controller)
+        base = folder_for(controller)
         assert base == tree.root / NAME
         assert controller in (base / "cgroup.subtree_control").read_text().split()
     finally:
@@ -101,18 +101,18 @@ def test_root_makes_its_groups_at_the_root_of_the_tree(tree: Tree, controller: s
 
 
 def test_a_user_makes_groups_in_the_delegated_subtree(unit: Path, controller: str) -> None:
-    assert as_user_in(unit / "agent", lambda: base_of(controller)) == str(unit / NAME)
+    assert as_user_in(unit / "agent", lambda: folder_for(controller)) == str(unit / NAME)
     assert (unit / NAME).stat().st_uid == USER
 
 
 def test_an_agent_in_the_delegated_group_itself_learns_the_remedy(
     unit: Path, controller: str
 ) -> None:
-    words = as_user_in(unit, lambda: base_of(controller))
+    words = as_user_in(unit, lambda: folder_for(controller))
     assert words.startswith(NoCgroupsError.__name__)
     assert f"processes run in {unit} itself: give the agent a subgroup" in words
 
 
 def test_a_user_without_a_delegated_subtree_makes_no_groups(tree: Tree, controller: str) -> None:
-    words = as_user_in(tree.root, lambda: base_of(controller))
+    words = as_user_in(tree.root, lambda: folder_for(controller))
     assert words == f"NoCgroupsError: the agent may write no group of {tree.root}"

@@ -265,6 +265,18 @@ def test_a_process_of_another_namespace_is_not_listed(tmp_path: Path) -> None:
     assert pids_in(group) == [17], "a signal to 0 would reach the agent's own process group"
 
 
+def test_each_launch_has_its_controllers_handed_down_anew(tmp_path: Path) -> None:
+    version = Version2()
+    a_group(tmp_path / "base/lm-a-1", V2_FILES)
+    groups = Cgroups({name: Base(version, tmp_path / "base") for name in version.limit_files})
+    handed_down = tmp_path / "base/cgroup.subtree_control"
+    os.mkfifo(handed_down)
+    reader = os.open(handed_down, os.O_RDONLY | os.O_NONBLOCK)
+    groups.make("lm-a-1", GroupLimits(150_000_000, 40, 0.5))
+    assert os.read(reader, 100) == b"+memory+pids+cpu"
+    os.close(reader)
+
+
 def test_controllers_of_both_versions_limit_one_launch_together(tmp_path: Path) -> None:
     memory = a_group(tmp_path / "v1/lm-a-1", V1_FILES)
     pids = a_group(tmp_path / "v2/lm-a-1", V2_FILES)
