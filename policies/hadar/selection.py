@@ -140,7 +140,7 @@ def exact_selection(market: Market) -> Selection:
             offer = int(first[b]) + place
             choice[bidders[b]] = offer
             state -= int(offset[shape[offer]])
-    form = f"exact: dynamic programming over {market.states:,} vectors of GPUs given"
+    form = f"exact choice among {market.states:,} combinations of free GPUs"
     return Selection(choice, market.payoff(choice), form)
 
 
@@ -160,7 +160,7 @@ def greedy_selection(market: Market) -> Selection:
     given = market.counts[best[best != NOTHING]].sum(axis=0)
     improve(*data, market.cumulative, best, given, LOCAL_WORK)
     force_in(*data, market.cumulative, best, given, FORCED_WORK)
-    return Selection(best, market.payoff(best), "greedy: by payoff per GPU, with a local search")
+    return Selection(best, market.payoff(best), "greedy choice by payoff per GPU, with a local search")
 
 
 def _distinct(counts: Ints) -> tuple[Ints, Ints]:

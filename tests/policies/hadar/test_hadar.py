@@ -219,8 +219,8 @@ def test_a_power_cap_limits_the_gangs() -> None:
 
 def test_the_message_says_which_form_decided() -> None:
     snapshot = a_snapshot(two_v100_and_two_t4(), [a_job("a")], [KIND])
-    assert decide(snapshot).message.startswith("exact: dynamic programming over 9 ")
-    assert decide(snapshot, exact_up_to=0).message.startswith("greedy: ")
+    assert decide(snapshot).message.startswith("exact choice among 9 combinations")
+    assert decide(snapshot, exact_up_to=0).message.startswith("greedy choice ")
 
 
 def test_the_memory_has_the_price_of_the_next_gpu_of_each_type() -> None:
