@@ -16,7 +16,7 @@ import os, sys
 held = os.memfd_create('hidden')
 for _ in range(50):
     os.write(held, b'x' * 1_000_000)
-print('up', flush=True)
+os.write(1, b'up\\n')
 sys.stdin.read()
 """
 MAPPED_BY_TWO = """
@@ -28,7 +28,7 @@ for at in range(0, 50_000_000, 4096):
     memory[at] = 1
 os.fork()
 sum(memory[at] for at in range(0, 50_000_000, 4096))
-print('up', flush=True)
+os.write(1, b'up\\n')
 sys.stdin.read()
 """
 
