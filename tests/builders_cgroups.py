@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from loadmaster.agent import admission
-from loadmaster.agent.guarding import guard
+from loadmaster.agent.guarding import guard_orders
 from loadmaster.agent.node.machine import boot_id
 from loadmaster.agent.runtimes.base import Exit, Launch, RunId, RunState, StopBy, StopOrder
 from loadmaster.agent.runtimes.cgroups import (
@@ -133,7 +133,7 @@ class GroupedSite:
         objection = self.runtime.objection(launch)
         assert objection is None, objection
         self.runtime.prepare(launch)
-        self.runtime.start(run, guard.boot_s() + 60.0)
+        self.runtime.start(run, guard_orders.boot_s() + 60.0)
         return run
 
     def end_of(self, run: RunId) -> Exit:

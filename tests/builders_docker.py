@@ -16,7 +16,7 @@ from typing import Any
 
 import docker
 
-from loadmaster.agent.guarding import guard
+from loadmaster.agent.guarding import guard_orders
 from loadmaster.agent.node.machine import boot_id
 from loadmaster.agent.runtimes.base import NO_LIMITS, Exit, Launch, Limits, RunId, RunState
 from loadmaster.agent.runtimes.docker import DockerEngine, DockerOptions, DockerRuntime
@@ -154,7 +154,7 @@ def clear_containers(owner: str) -> None:
 
 def boot_s() -> float:
     """The boot clock, as guards read it."""
-    return guard.boot_s()
+    return guard_orders.boot_s()
 
 
 def an_image(files: Mapping[str, bytes | str | None], *, changes: tuple[str, ...] = ()) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 
 from loadmaster.agent import admission
-from loadmaster.agent.guarding import guard
+from loadmaster.agent.guarding import guard_orders
 from loadmaster.agent.node.machine import boot_id
 from loadmaster.agent.runtimes.base import (
     Launch,
@@ -82,7 +82,7 @@ class Site:
         launch = self.launch(name, **spec)
         assert self.runtime.objection(launch) is None
         self.runtime.prepare(launch)
-        self.runtime.start(launch.run, guard.boot_s() + lease_s)
+        self.runtime.start(launch.run, guard_orders.boot_s() + lease_s)
         return launch.run
 
     def end_of(self, run: RunId) -> RunStatus:

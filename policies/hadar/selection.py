@@ -160,7 +160,9 @@ def greedy_selection(market: Market) -> Selection:
     given = market.counts[best[best != NOTHING]].sum(axis=0)
     improve(*data, market.cumulative, best, given, LOCAL_WORK)
     force_in(*data, market.cumulative, best, given, FORCED_WORK)
-    return Selection(best, market.payoff(best), "greedy choice by payoff per GPU, with a local search")
+    return Selection(
+        best, market.payoff(best), "greedy choice by payoff per GPU, with a local search"
+    )
 
 
 def _distinct(counts: Ints) -> tuple[Ints, Ints]:

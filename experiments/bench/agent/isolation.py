@@ -11,7 +11,7 @@ from time import perf_counter, sleep
 
 from experiments.bench.figures import Figure, figure, show
 from loadmaster.agent.config import USERS, users_of
-from loadmaster.agent.guarding import guard
+from loadmaster.agent.guarding import guard_orders
 from loadmaster.agent.node.machine import boot_id
 from loadmaster.agent.runtimes.base import Launch, RunId, RunState
 from loadmaster.agent.runtimes.isolation import (
@@ -58,7 +58,7 @@ def _launch_s(runtime: ProcessRuntime, number: int) -> float:
     environment = runtime.environment()
     began_s = perf_counter()
     runtime.prepare(Launch(run, spec, environment, 10.0, boot_id()))
-    runtime.start(run, guard.boot_s() + 60.0)
+    runtime.start(run, guard_orders.boot_s() + 60.0)
     while runtime.poll(run).state is not RunState.ENDED:
         sleep(PAUSE_S)
     took_s = perf_counter() - began_s

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from loadmaster.agent.clock import Clock, SystemClock
 from loadmaster.agent.containment import Containment
-from loadmaster.agent.guarding import guard
+from loadmaster.agent.guarding import guard_orders
 from loadmaster.agent.guarding.guard_output import FREED_AT_ONCE, MARGIN, free_middle
 from loadmaster.agent.runtimes.base import (
     GB,
@@ -94,7 +94,7 @@ class RunFolders(Runtime):
         may lead anywhere. So an agent with more rights than the job reads a named file only if it
         belongs to the job's user.
         """
-        outputs = guard.read_json(self.folder(run) / OUTPUTS) or {}
+        outputs = guard_orders.read_json(self.folder(run) / OUTPUTS) or {}
         path = outputs.get(stream)
         if path is None:
             return open_plain(self.stream(run, stream))
@@ -111,7 +111,7 @@ class RunFolders(Runtime):
         self._write_term(launch.run, {**self._end_of(launch.term), "grace_s": launch.spec.grace_s})
 
     def renew(self, run: RunId, lease_until_s: float) -> None:
-        lease = guard.read_json(self.orders(run) / "lease.json")
+        lease = guard_orders.read_json(self.orders(run) / "lease.json")
         if lease:
             self._write_lease(run, lease_until_s, str(lease["boot_id"]))
 
@@ -138,12 +138,12 @@ class RunFolders(Runtime):
                 write_json(path, {"at_s": self._clock.wall_s()})
 
     def started_at_s(self, run: RunId) -> float | None:
-        at_s = (guard.read_json(self.folder(run) / "started.json") or {}).get("at_s")
+        at_s = (guard_orders.read_json(self.folder(run) / "started.json") or {}).get("at_s")
         return float(at_s) if isinstance(at_s, (int, float)) else None
 
     def _lease_until_s(self, run: RunId) -> float | None:
         """Return the end of the run's lease on the boot clock; None before the first."""
-        lease = guard.read_json(self.orders(run) / "lease.json") or {}
+        lease = guard_orders.read_json(self.orders(run) / "lease.json") or {}
         until_s = lease.get("deadline_s")
         return float(until_s) if isinstance(until_s, (int, float)) else None
 
@@ -166,7 +166,7 @@ class RunFolders(Runtime):
         """Change fields of `term.json`, which the training library reads."""
         path = self.orders(run) / "term.json"
         defaults = {"stop": False, "reason": None, "grace_s": 30.0, **self._end_of(Term())}
-        former = guard.read_json(path) or defaults
+        former = guard_orders.read_json(path) or defaults
         term = {"version": 1, "fence": run.fence, **former, **changes}
         write_json(path, term, mode=ORDER_MODE)
 
@@ -292,7 +292,7 @@ def _allocated(path: Path) -> int:
 def read_exit(path: Path) -> Exit | None:
     """Read the end of a run from a file; None if the file is missing or makes no sense."""
     try:
-        return exit_of(guard.read_json(path) or {})
+        return exit_of(guard_orders.read_json(path) or {})
     except (TypeError, ValueError, OverflowError):
         return None
 

@@ -15,7 +15,7 @@ import psutil
 
 from loadmaster.agent import admission
 from loadmaster.agent.clock import Clock
-from loadmaster.agent.guarding import guard
+from loadmaster.agent.guarding import guard, guard_orders
 from loadmaster.agent.runtimes.base import (
     PROGRESS,
     Exit,
@@ -248,7 +248,7 @@ class ProcessRuntime(RunFolders):
 
     def start(self, run: RunId, lease_until_s: float) -> None:
         folder = self.folder(run)
-        launch = guard.read_json(folder / "launch.json")
+        launch = guard_orders.read_json(folder / "launch.json")
         if launch is None:
             return  # it was started before: the guard removes this file
         try:
@@ -284,7 +284,7 @@ class ProcessRuntime(RunFolders):
             self._cgroups.close()
 
     def _signal_guard(self, run: RunId) -> None:
-        owner = guard.read_json(self.folder(run) / "guard.pid")
+        owner = guard_orders.read_json(self.folder(run) / "guard.pid")
         if owner and self._is_guarded(self.folder(run)):
             os.kill(int(owner["pid"]), signal.SIGTERM)
 
@@ -303,7 +303,7 @@ class ProcessRuntime(RunFolders):
         A guard owns its launch within GUARD_START_S.
         """
         is_new = self._clock.boot_s() < self._begun_s + GUARD_START_S
-        owner = guard.read_json(self.folder(run) / "guard.pid")
+        owner = guard_orders.read_json(self.folder(run) / "guard.pid")
         return is_new and owner is None and self.started_at_s(run) is not None
 
     def _status(self, run: RunId, is_guarded: bool) -> RunStatus:
@@ -342,7 +342,7 @@ class ProcessRuntime(RunFolders):
     def _is_guard_gone(self, run: RunId) -> bool:
         """Return True if a guard that this agent started has ended; then forget its pid."""
         folder = self.folder(run)
-        if guard.read_json(folder / "guard.pid"):
+        if guard_orders.read_json(folder / "guard.pid"):
             is_gone = not self._is_guarded(folder)
         else:  # it has no lock yet, or ended before it had one
             is_gone = not psutil.pid_exists(self._guards[run])
@@ -390,7 +390,7 @@ class ProcessRuntime(RunFolders):
         return exit_of(data)
 
     def usage(self, run: RunId, *, exact: bool = False) -> Usage | None:
-        owner = guard.read_json(self.folder(run) / "guard.pid")
+        owner = guard_orders.read_json(self.folder(run) / "guard.pid")
         if not owner or not self._is_guarded(self.folder(run)):
             return None
         sandboxed = bool(self._isolation and self._isolation.program)

@@ -12,7 +12,7 @@ from clusters.models import Node
 from clusters.models.nodes import State
 from controlplane.execution.services.heartbeats import NO_ROOM
 from jobs.lifecycle import JobState
-from loadmaster.agent.guarding import guard
+from loadmaster.agent.guarding import guard_orders
 from loadmaster.agent.node.machine import boot_id
 from loadmaster.agent.runtimes.base import Launch, LaunchError, RunId
 from loadmaster.agent.runtimes.process import ProcessRuntime
@@ -118,7 +118,7 @@ def test_a_guard_that_finds_no_room_for_its_lease_says_so(disk: SmallDisk) -> No
     with pytest.raises(
         LaunchError, match=r"the guard cannot be started: .*No space left on device"
     ):
-        runtime.start(launch.run, guard.boot_s() + 60.0)
+        runtime.start(launch.run, guard_orders.boot_s() + 60.0)
     runtime.close()
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from loadmaster.agent.guarding import guard
+from loadmaster.agent.guarding import guard, guard_orders
 from tests.builders_agent import python, until
 from tests.builders_processes import is_running
 
@@ -54,11 +54,11 @@ class Guarded:
 
     def lease(self, lease_s: float) -> None:
         (self.folder / "lease.json").write_text(
-            json.dumps({"deadline_s": guard.boot_s() + lease_s, "boot_id": BOOT})
+            json.dumps({"deadline_s": guard_orders.boot_s() + lease_s, "boot_id": BOOT})
         )
 
     def order(self, by: str, term_in_s: float, kill_in_s: float) -> None:
-        now_s = guard.boot_s()
+        now_s = guard_orders.boot_s()
         (self.folder / "stop.json").write_text(
             json.dumps({"by": by, "term_at_s": now_s + term_in_s, "kill_at_s": now_s + kill_in_s})
         )
@@ -70,7 +70,7 @@ class Guarded:
     def end(self) -> dict[str, Any]:
         """Wait for the guard; how it says that the job ended."""
         self.process.wait(20)
-        ended = guard.read_json(self.folder / "exit.json")
+        ended = guard_orders.read_json(self.folder / "exit.json")
         assert ended is not None
         return ended
 
@@ -125,7 +125,7 @@ def test_a_job_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) ->
 def test_a_job_is_ended_at_its_walltime_and_at_its_deadline_without_agent_or_server(
     tmp_path: Path, limit: str
 ) -> None:
-    at_s = 0.7 if limit == "walltime" else guard.boot_s() + 0.7
+    at_s = 0.7 if limit == "walltime" else guard_orders.boot_s() + 0.7
     ended = Guarded(tmp_path / "run", SLEEPER, **{f"{limit}_s": at_s}).end()
     assert (ended["stopped_by"], ended["exit_code"], ended["killed"]) == (
         limit,
@@ -229,7 +229,7 @@ def test_a_lease_of_another_boot_starts_nothing(tmp_path: Path) -> None:
     }
     (folder / "launch.json").write_text(json.dumps(launch))
     (folder / "lease.json").write_text(
-        json.dumps({"deadline_s": guard.boot_s() + 60, "boot_id": BOOT})
+        json.dumps({"deadline_s": guard_orders.boot_s() + 60, "boot_id": BOOT})
     )
     assert guard.Guard(folder).run()["started"] is False
     assert not (folder / "job.json").exists()
@@ -355,26 +355,30 @@ class TestOrders:
     """The earliest of all orders holds."""
 
     @pytest.fixture
-    def stopping(self, tmp_path: Path) -> guard.Stopping:
+    def stopping(self, tmp_path: Path) -> guard_orders.Stopping:
         (tmp_path / "lease.json").write_text(json.dumps({"deadline_s": 100.0, "boot_id": BOOT}))
-        return guard.Stopping(tmp_path, guard.Lease(tmp_path / "lease.json", BOOT), grace_s=10.0)
+        return guard_orders.Stopping(
+            tmp_path, guard_orders.Lease(tmp_path / "lease.json", BOOT), grace_s=10.0
+        )
 
-    def test_before_its_lease_ends_nothing_is_ordered(self, stopping: guard.Stopping) -> None:
+    def test_before_its_lease_ends_nothing_is_ordered(
+        self, stopping: guard_orders.Stopping
+    ) -> None:
         stopping.look(99.9)
         assert stopping.by is None
 
     def test_the_grace_counts_from_the_leases_end_however_late_it_is_seen(
-        self, stopping: guard.Stopping
+        self, stopping: guard_orders.Stopping
     ) -> None:
         stopping.look(500.0)
         assert (stopping.by, stopping.term_at_s, stopping.kill_at_s) == ("lease", 100.0, 110.0)
 
-    def test_a_cancellation_shortens_a_preemption(self, stopping: guard.Stopping) -> None:
+    def test_a_cancellation_shortens_a_preemption(self, stopping: guard_orders.Stopping) -> None:
         stopping.order("preempt", 30.0, 60.0)
         stopping.order("cancel", 20.0, 50.0)
         assert (stopping.by, stopping.term_at_s, stopping.kill_at_s) == ("cancel", 20.0, 50.0)
 
-    def test_a_later_order_does_not_give_more_time(self, stopping: guard.Stopping) -> None:
+    def test_a_later_order_does_not_give_more_time(self, stopping: guard_orders.Stopping) -> None:
         stopping.order("cancel", 20.0, 50.0)
         stopping.order("preempt", 30.0, 60.0)
         assert (stopping.by, stopping.kill_at_s) == ("cancel", 50.0)
@@ -445,7 +449,9 @@ def test_a_kill_for_memory_in_another_cgroup_does_not_count(tmp_path: Path) -> N
     assert ended["oom"] is False
 
 
-@pytest.mark.parametrize("module", ["guard.py", "guard_output.py", "guard_processes.py"])
+@pytest.mark.parametrize(
+    "module", ["guard.py", "guard_orders.py", "guard_output.py", "guard_processes.py"]
+)
 def test_guard_modules_can_run_on_python_3_9(module: str) -> None:
     """Python 3.9 cannot evaluate `int | None`, so annotations are postponed."""
     source = (Path(guard.__file__).parent / module).read_text()

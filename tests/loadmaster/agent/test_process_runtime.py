@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from loadmaster.agent.guarding import guard
+from loadmaster.agent.guarding import guard, guard_orders
 from loadmaster.agent.runtimes.base import Launch, RunId, RunState, StopBy, StopOrder
 from loadmaster.agent.runtimes.process import ProcessRuntime
 from loadmaster.agent.runtimes.spawner import GUARD_START_S
@@ -48,10 +48,10 @@ class TestProcessRuntime:
     ) -> None:
         self.prepare(runtime, a_spec(command=python("print('once')")))
         for _ in range(3):
-            runtime.start(RUN, guard.boot_s() + 60)
+            runtime.start(RUN, guard_orders.boot_s() + 60)
         until(lambda: runtime.poll(RUN).state is RunState.ENDED)
-        runtime.start(RUN, guard.boot_s() + 60)
-        ProcessRuntime(tmp_path / "runs").start(RUN, guard.boot_s() + 60)
+        runtime.start(RUN, guard_orders.boot_s() + 60)
+        ProcessRuntime(tmp_path / "runs").start(RUN, guard_orders.boot_s() + 60)
         assert runtime.read(RUN, "stdout", 0, 100) == b"once\n"
         assert runtime.size(RUN, "stdout") == 5
 
@@ -61,13 +61,13 @@ class TestProcessRuntime:
         first, second = (a_spec(f"a-{n}", command=SLEEPER) for n in range(2))
         for spec in (first, second):
             self.prepare(runtime, spec)
-        runtime.start(RunId(first.assignment, first.fence), guard.boot_s() + 60)
+        runtime.start(RunId(first.assignment, first.fence), guard_orders.boot_s() + 60)
         children = psutil.Process().children()
         (spawner,) = [
             p for p in children if any("agent.guarding.guards" in word for word in p.cmdline())
         ]
         spawner.kill()
-        runtime.start(RunId(second.assignment, second.fence), guard.boot_s() + 60)
+        runtime.start(RunId(second.assignment, second.fence), guard_orders.boot_s() + 60)
         for spec in (first, second):
             run = RunId(spec.assignment, spec.fence)
             until(functools.partial(runtime.size, run, "stdout"))
@@ -78,7 +78,7 @@ class TestProcessRuntime:
     ) -> None:
         with closing(ProcessRuntime(tmp_path / "runs")) as former:
             self.prepare(former, a_spec(command=SLEEPER))
-            former.start(RUN, guard.boot_s() + 60)
+            former.start(RUN, guard_orders.boot_s() + 60)
             until(lambda: former.size(RUN, "stdout"))
         assert runtime.poll(RUN).state is RunState.RUNNING
 
@@ -87,7 +87,7 @@ class TestProcessRuntime:
         ended = runtime.abandon(RUN).exit
         assert ended is not None
         assert ended.started is False
-        runtime.start(RUN, guard.boot_s() + 60)
+        runtime.start(RUN, guard_orders.boot_s() + 60)
         until(lambda: not (runtime.folder(RUN) / "guard.pid").stat().st_size)
         assert runtime.size(RUN, "stdout") == 0
         assert runtime.poll(RUN).exit == ended
@@ -97,11 +97,11 @@ class TestProcessRuntime:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes: bool
     ) -> None:
         """Else a launch whose agent is restarted too soon ends as never started."""
-        former, clock = ProcessRuntime(tmp_path / "runs"), VirtualClock(guard.boot_s())
+        former, clock = ProcessRuntime(tmp_path / "runs"), VirtualClock(guard_orders.boot_s())
         self.prepare(former, a_spec(command=python("print('once')")))
         with monkeypatch.context() as patch:
             patch.setattr(former, "_spawn", lambda folder: 0)
-            former.start(RUN, guard.boot_s() + 60)
+            former.start(RUN, guard_orders.boot_s() + 60)
         runtime = ProcessRuntime(tmp_path / "runs", clock)
         assert runtime.poll(RUN).state is RunState.RUNNING
         command = [sys.executable, guard.__file__, str(runtime.folder(RUN))]
@@ -120,7 +120,7 @@ class TestProcessRuntime:
         self, runtime: ProcessRuntime, tmp_path: Path
     ) -> None:
         self.prepare(runtime, a_spec(command=SLEEPER))
-        runtime.start(RUN, guard.boot_s() + 60)
+        runtime.start(RUN, guard_orders.boot_s() + 60)
         until(lambda: runtime.size(RUN, "stdout"))
         another = ProcessRuntime(tmp_path / "runs")
         assert another.list() == (RUN,)
@@ -143,7 +143,7 @@ class TestProcessRuntime:
                 }
             )
         )
-        runtime.start(RUN, guard.boot_s() + 60)
+        runtime.start(RUN, guard_orders.boot_s() + 60)
         until(lambda: runtime.size(RUN, "stdout"))
         child = psutil.Process(int(runtime.read(RUN, "stdout", 0, 20)))
         os.kill(json.loads((folder / "guard.pid").read_text())["pid"], signal.SIGKILL)
@@ -160,15 +160,15 @@ class TestProcessRuntime:
             raise OSError("No space left on device")
 
         self.prepare(runtime, a_spec(command=SLEEPER))
-        runtime.start(RUN, guard.boot_s() + 60)
+        runtime.start(RUN, guard_orders.boot_s() + 60)
         until(lambda: runtime.size(RUN, "stdout"))
         with monkeypatch.context() as patch:
             patch.setattr("loadmaster.agent.runtimes.folders.write_json", no_room)
             patch.setattr("loadmaster.agent.runtimes.folders.write_whole", no_room)
-            runtime.renew(RUN, guard.boot_s() + 120)
+            runtime.renew(RUN, guard_orders.boot_s() + 120)
             lease = runtime.poll(RUN).lease_until_s
             assert lease is not None
-            assert lease > guard.boot_s() + 100
+            assert lease > guard_orders.boot_s() + 100
             runtime.stop(RUN, StopOrder(StopBy.CANCEL, 1.0))
         until(lambda: runtime.poll(RUN).state is RunState.ENDED)
 

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import settings as chosen
 from hypothesis import strategies as st
 
-from loadmaster.agent.guarding import guard
+from loadmaster.agent.guarding import guard, guard_orders
 
 SCRIPT = (Path(guard.__file__).parent / "guard.sh").read_text()
 ORDERS = SCRIPT[SCRIPT.index("never=") : SCRIPT.index("\nclock\nlook\n")]
@@ -42,8 +42,8 @@ def hundredths(seconds: float | None, none: str) -> str:
 
 
 def by_python(folder: Path, now_s: float, walltime_s: float | None, end_s: float | None) -> Orders:
-    lease = guard.Lease(folder / "lease.json", BOOT)
-    stopping = guard.Stopping(folder, lease, grace_s=10.0)
+    lease = guard_orders.Lease(folder / "lease.json", BOOT)
+    stopping = guard_orders.Stopping(folder, lease, grace_s=10.0)
     limits = {"walltime": walltime_s, "deadline": end_s}
     stopping.limits_s = {name: at_s for name, at_s in limits.items() if at_s is not None}
     stopping.look(now_s)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from loadmaster.agent.guarding import guard
+from loadmaster.agent.guarding import guard_orders
 from loadmaster.agent.runtimes.base import RunId, Term
 from loadmaster.agent.runtimes.process import ProcessRuntime
 from tests.builders_agent import Held, VirtualWorld, a_spec
@@ -161,7 +161,7 @@ class TestTheFile:
         return runtime
 
     def term(self, runtime: ProcessRuntime) -> dict[str, object]:
-        return guard.read_json(runtime.folder(RUN) / "term.json") or {}
+        return guard_orders.read_json(runtime.folder(RUN) / "term.json") or {}
 
     def test_it_ends_by_the_boot_clock_and_for_older_libraries_by_this_machines_own(
         self, runtime: ProcessRuntime

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from loadmaster.agent.clock import Clock
-from loadmaster.agent.guarding import guard
+from loadmaster.agent.guarding import guard, guard_orders
 from loadmaster.agent.runtimes.base import (
     PROGRESS,
     Exit,
@@ -85,6 +85,16 @@ NAMELESS = (
 
 
 logger = logging.getLogger(__name__)
+
+
+GUARD_FILES = (
+    "guard.py",
+    "guard_orders.py",
+    "guard_output.py",
+    "guard_processes.py",
+    "guard.sh",
+)
+"""Programs of the guard, which run in each container."""
 
 
 class DockerRuntime(RunFolders):
@@ -251,7 +261,7 @@ class DockerRuntime(RunFolders):
         for name in ("run", "bin"):
             (folder / name).mkdir(exist_ok=True)
             (folder / name).chmod(0o755)
-        for name in ("guard.py", "guard_output.py", "guard_processes.py", "guard.sh"):
+        for name in GUARD_FILES:
             content = (Path(guard.__file__).parent / name).read_bytes()
             write_whole(folder / "bin" / name, content, mode=0o644)
         (folder / "run" / FILES[PROGRESS]).touch(0o600)
@@ -266,7 +276,7 @@ class DockerRuntime(RunFolders):
         folder = self.folder(run)
         spec = self.spec(run)
         try:
-            request = from_json(ContainerRequest, guard.read_json(folder / REQUEST_FILE))
+            request = from_json(ContainerRequest, guard_orders.read_json(folder / REQUEST_FILE))
         except WireError:
             return None
         if spec is None:
@@ -281,7 +291,7 @@ class DockerRuntime(RunFolders):
         folder = self.folder(run)
         if self._has_begun(run) or (folder / "end.json").exists():
             return
-        request = guard.read_json(folder / REQUEST_FILE) or {}
+        request = guard_orders.read_json(folder / REQUEST_FILE) or {}
         try:
             self._write_lease(run, lease_until_s, str(request.get("boot_id")))
         except OSError as error:
@@ -315,7 +325,7 @@ class DockerRuntime(RunFolders):
         container = self._engine.inspect(run.name)
         if container and container.state == "created":
             # The Engine would follow a link that was put there after the container was made.
-            request = guard.read_json(self.folder(run) / REQUEST_FILE) or {}
+            request = guard_orders.read_json(self.folder(run) / REQUEST_FILE) or {}
             sources = [request.get("checkpoints"), *request.get("mounted", ())]
             if moved(source for source in sources if source):
                 return self._not_started(MOVED, blame=ReasonClass.USER)
@@ -513,9 +523,9 @@ class DockerRuntime(RunFolders):
 
     def _latest_end_s(self, run: RunId) -> float:
         """Return the time on the boot clock at which the guard kills the job at the latest."""
-        lease = guard.read_json(self.orders(run) / "lease.json") or {}
-        order = guard.read_json(self.orders(run) / "stop.json") or {}
-        request = guard.read_json(self.folder(run) / REQUEST_FILE) or {}
+        lease = guard_orders.read_json(self.orders(run) / "lease.json") or {}
+        order = guard_orders.read_json(self.orders(run) / "stop.json") or {}
+        request = guard_orders.read_json(self.folder(run) / REQUEST_FILE) or {}
         ends = [float(order.get("kill_at_s", "inf"))]
         if "deadline_s" in lease and lease.get("boot_id") == request.get("boot_id"):
             ends.append(float(lease["deadline_s"]) + float(request.get("grace_s", 30.0)))

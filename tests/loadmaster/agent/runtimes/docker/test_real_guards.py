@@ -219,14 +219,18 @@ def test_a_guard_outlives_its_agent_that_is_killed_and_ends_the_job_with_its_lea
     run = site.prepare(a_docker_spec(command=STUBBORN))
     site.runtime.close()
     code = (
-        "import sys, time; from pathlib import Path\nfrom loadmaster.agent.guarding import guard\n"
-        "from loadmaster.agent.runtimes.base import RunId\nfrom loadmaster.agent.runtimes.docker"
-        " import DockerEngine, DockerOptions, DockerRuntime\nfolder, owner ="
-        f" Path({str(tmp_path / 'runs')!r}), {site.owner!r}\nruntime = DockerRuntime(folder,"
-        " DockerEngine(), owner, DockerOptions(network='none', pull='never'))\nrun ="
-        f" RunId({run.assignment!r}, 1)\nwhile runtime.poll(run).state.value == 'preparing':"
-        " time.sleep(0.05)\nruntime.start(run, guard.boot_s() + 4)\nwhile not runtime.read(run,"
-        " 'stdout', 0, 10): time.sleep(0.05)\nprint('started', flush=True); time.sleep(60)\n"
+        "import sys, time; from pathlib import Path\n"
+        "from loadmaster.agent.guarding import guard_orders\n"
+        "from loadmaster.agent.runtimes.base import RunId\n"
+        "from loadmaster.agent.runtimes.docker import DockerEngine, DockerOptions, DockerRuntime\n"
+        f"folder, owner = Path({str(tmp_path / 'runs')!r}), {site.owner!r}\n"
+        "options = DockerOptions(network='none', pull='never')\n"
+        "runtime = DockerRuntime(folder, DockerEngine(), owner, options)\n"
+        f"run = RunId({run.assignment!r}, 1)\n"
+        "while runtime.poll(run).state.value == 'preparing': time.sleep(0.05)\n"
+        "runtime.start(run, guard_orders.boot_s() + 4)\n"
+        "while not runtime.read(run, 'stdout', 0, 10): time.sleep(0.05)\n"
+        "print('started', flush=True); time.sleep(60)\n"
     )
     agent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert agent.stdout is not None

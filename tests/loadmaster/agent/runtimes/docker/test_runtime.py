@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from loadmaster.agent.guarding import guard
+from loadmaster.agent.guarding import guard_orders
 from loadmaster.agent.outcome import read_samples
 from loadmaster.agent.runtimes.base import (
     Launch,
@@ -154,7 +154,7 @@ class TestRuntime:
         assert sources["/data"] == f"{tmp_path}/rw/jobs/data"
         (tmp_path / "rw" / "jobs" / swapped).rename(tmp_path / "rw" / "moved")
         (tmp_path / "rw" / "jobs" / swapped).symlink_to("/")
-        open_runtime.start(launch.run, guard.boot_s() + 60)
+        open_runtime.start(launch.run, guard_orders.boot_s() + 60)
         self.is_state(open_runtime, launch.run, RunState.ENDED)
         ended = open_runtime.poll(launch.run).exit
         assert ended is not None
@@ -271,15 +271,15 @@ class TestRuntime:
         monkeypatch.setattr("loadmaster.agent.runtimes.docker.watch.TROUBLE_AFTER_S", 0.1)
         run = self.prepare(runtime)
         self.is_state(runtime, run, RunState.PREPARED)
-        runtime.start(run, guard.boot_s() + 60)
+        runtime.start(run, guard_orders.boot_s() + 60)
         until(lambda: engine.started)
         engine.down = True
         until(runtime.trouble)
-        runtime.renew(run, guard.boot_s() + 600)
+        runtime.renew(run, guard_orders.boot_s() + 600)
         status = runtime.poll(run)
         assert status.state is RunState.RUNNING
         assert status.lease_until_s is not None
-        assert status.lease_until_s > guard.boot_s() + 500
+        assert status.lease_until_s > guard_orders.boot_s() + 500
         engine.down = False
         until(lambda: not runtime.trouble())
         assert runtime.poll(run).state is RunState.RUNNING
@@ -289,7 +289,7 @@ class TestRuntime:
     ) -> None:
         run = self.prepare(runtime)
         self.is_state(runtime, run, RunState.PREPARED)
-        runtime.start(run, guard.boot_s() + 60)
+        runtime.start(run, guard_orders.boot_s() + 60)
         started_at_s = runtime.started_at_s(run)
         assert started_at_s is not None
         lines = [
@@ -308,7 +308,7 @@ class TestRuntime:
         samples, _ = read_samples(runtime, run, 0)
         assert [sample.setup_s for sample in samples] == [pytest.approx(3.5), None]
         until(lambda: engine.started)
-        runtime.start(run, guard.boot_s() + 60)
+        runtime.start(run, guard_orders.boot_s() + 60)
         assert runtime.started_at_s(run) == started_at_s
 
     def test_a_start_waits_for_an_engine_that_is_away(
@@ -317,7 +317,7 @@ class TestRuntime:
         run = self.prepare(runtime)
         self.is_state(runtime, run, RunState.PREPARED)
         engine.down = True
-        runtime.start(run, guard.boot_s() + 60)
+        runtime.start(run, guard_orders.boot_s() + 60)
         assert runtime.poll(run).state is RunState.RUNNING
         engine.down = False
         until(lambda: engine.started == [run.name])
@@ -328,7 +328,7 @@ class TestRuntime:
         run = self.prepare(runtime)
         self.is_state(runtime, run, RunState.PREPARED)
         engine.down = True
-        runtime.start(run, guard.boot_s() - 1)
+        runtime.start(run, guard_orders.boot_s() - 1)
         self.is_state(runtime, run, RunState.ENDED)
         ended = runtime.poll(run).exit
         assert ended is not None
@@ -458,7 +458,7 @@ class TestRuntime:
         run = self.prepare(runtime)
         self.is_state(runtime, run, RunState.PREPARED)
         monkeypatch.setattr(engine, "start", refuse)
-        runtime.start(run, guard.boot_s() + 60)
+        runtime.start(run, guard_orders.boot_s() + 60)
         self.is_state(runtime, run, RunState.ENDED)
         ended = json.loads((runtime.folder(run) / "end.json").read_text())
         assert (ended["started"], ended["blame"]) == (False, "gpu")
@@ -467,7 +467,7 @@ class TestRuntime:
         """Return a launch that runs with 2 cores, and whose quota the runtime has read."""
         run = self.prepare(runtime, cores=2.0, **spec)
         self.is_state(runtime, run, RunState.PREPARED)
-        runtime.start(run, guard.boot_s() + 60)
+        runtime.start(run, guard_orders.boot_s() + 60)
         until(lambda: runtime.quota(run) is not None)
         return run
 

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from loadmaster.agent.guarding import guard
+from loadmaster.agent.guarding import guard_orders
 from loadmaster.agent.runtimes.base import (
     Limits,
     RunState,
@@ -170,7 +170,7 @@ class TestItsLife:
 
     def test_a_renewed_lease_keeps_it(self, any_site: Site) -> None:
         run = any_site.start(command=SLEEP, lease_s=1.0)
-        any_site.runtime.renew(run, guard.boot_s() + 60)
+        any_site.runtime.renew(run, guard_orders.boot_s() + 60)
         time.sleep(1.5)
         assert any_site.runtime.poll(run).state is RunState.RUNNING
 
@@ -337,7 +337,7 @@ class TestRefusals:
         launch = site.launch(command=python("print('ran')"))
         site.runtime.prepare(launch)
         shutil.rmtree(site.runtime.folder(launch.run) / "tmp")
-        site.runtime.start(launch.run, guard.boot_s() + 60)
+        site.runtime.start(launch.run, guard_orders.boot_s() + 60)
         end = site.end_of(launch.run).exit
         assert end
         assert not end.started
