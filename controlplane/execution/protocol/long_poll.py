@@ -177,4 +177,4 @@ _SHOWN = (
     "id", "node_id", "fence", "state", "desired", "desired_at", "created_at", "term_until",
     "term_at",
     "steps_quota", "node__cluster_id", "node__cluster__grace_s",
-)  # fmt: skip
+)  # fmt: skip  # a long list of names

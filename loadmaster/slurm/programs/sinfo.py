@@ -196,7 +196,7 @@ def _with_widths(format_text: str, texts_by_line: Sequence[Mapping[str, str]]) -
 
 
 def _is_wanted(row: Row, options: Mapping[str, str]) -> bool:
-    """Return True for a node that satisfies the options, its state apart."""
+    """Return True for a node that satisfies the options other than --states."""
     if not _is_of_partition(row, options):
         return False
     if "nodes" in options and row["name"] not in expand(options["nodes"]):
