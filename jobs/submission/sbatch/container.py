@@ -4,7 +4,7 @@ A job has one image and one list of mounts: those of its `#SBATCH` lines and com
 that all of its `srun` lines agree on.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 from jobs.submission.sbatch.environment import exported_variables
@@ -13,6 +13,7 @@ from loadmaster.slurm.options.containers import image_name, mount_list
 from loadmaster.slurm.options.values import ValueFormatError
 from loadmaster.slurm.scripts.srun_lines import ContainerOption, container_options
 
+# Options of pyxis.
 IMAGE = "container-image"
 MOUNTS = "container-mounts"
 NAME = "container-name"
@@ -108,6 +109,7 @@ def _refuse_without_image(job: ScriptJob, steps: Sequence[ContainerOption]) -> N
 
 
 def _without_image(place: str) -> str:
+    """Return the problem of an option that needs an image."""
     limit = "containers of earlier jobs are not kept here"
     return f"{place}: {limit}; give --container-image as well"
 
@@ -118,8 +120,9 @@ def _unknown(step: ContainerOption) -> str:
     return f"{step}: {step.value[:80]} is known only when the script runs; {remedy}"
 
 
-def _of_name(steps: Sequence[ContainerOption], name: str) -> Iterator[ContainerOption]:
-    return (step for step in steps if step.name == name)
+def _of_name(steps: Sequence[ContainerOption], name: str) -> list[ContainerOption]:
+    """Return the options of this name."""
+    return [step for step in steps if step.name == name]
 
 
 # -- mounts
@@ -150,6 +153,7 @@ def _mounts(job: ScriptJob, steps: Sequence[ContainerOption]) -> list[str]:
 
 
 def _target_of(mount: str) -> str:
+    """Return the folder in the container of a mount."""
     return mount.split(":")[1]
 
 
@@ -181,16 +185,17 @@ def set_files_of_container(job: ScriptJob, output: str, error_output: str) -> No
 def _path_in_container(job: ScriptJob, path: str) -> str:
     """Return where a file of the node lies in the container; "" if no writable mount holds it."""
     file = PurePosixPath(job.folder or "/") / path
-    found = ""
-    longest = -1
+    path_in_container = ""
+    innermost = -1
     for mount in _sound_mounts(job):
         source, target, *mode = mount.split(":")
-        # Of mounts within each other the inner one holds.
-        if file.is_relative_to(source) and len(source) > longest:
-            longest = len(source)
-            is_writable = mode != ["ro"]
-            found = str(PurePosixPath(target) / file.relative_to(source)) if is_writable else ""
-    return found
+        # Of mounts within each other the inner one holds, which has the longest source.
+        if file.is_relative_to(source) and len(source) > innermost:
+            innermost = len(source)
+            path_in_container = str(PurePosixPath(target) / file.relative_to(source))
+            if mode == ["ro"]:
+                path_in_container = ""
+    return path_in_container
 
 
 def _sound_mounts(job: ScriptJob) -> list[str]:

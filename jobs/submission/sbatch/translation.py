@@ -31,14 +31,16 @@ DEFAULT_NAME = "sbatch"
 """Name of a job whose script comes from standard input."""
 
 NAME_OF_WRAP = "wrap"
-_NO_INPUT = ("none", "/dev/null")
+"""Name of a job whose script is made of `--wrap`."""
 
+_NO_INPUT = ("none", "/dev/null")
+"""Values of `--input` for no input."""
 
 NO_FIELDS: Mapping[str, Any] = {}
 
 
 def job_fields(
-    given: object, now: datetime, own: Mapping[str, Any] = NO_FIELDS, site: Site = ANY_SITE
+    value: object, now: datetime, own: Mapping[str, Any] = NO_FIELDS, site: Site = ANY_SITE
 ) -> Submitted:
     """Turn the field `sbatch` of a submission, an object with the fields of PARTS, into a job.
 
@@ -48,8 +50,8 @@ def job_fields(
     that the job has itself. `site`: what the cluster decides. Raises ScriptError with every problem
     found.
     """
-    # 1. Read the options of the command line.
-    parts = _parts(given)
+    # 1. Read the options of the command line; `--wrap` becomes a script.
+    parts = _parts(value)
     options, rest = read_words(parts["options"], COMMAND_LINE)
     if rest:
         remedy = "the script's own words belong into arguments"
@@ -97,11 +99,12 @@ def _wrap(parts: dict[str, Any], options: Sequence[GivenOption]) -> None:
     parts["name"] = parts["name"] or NAME_OF_WRAP
 
 
-def _parts(given: object) -> dict[str, Any]:
+def _parts(value: object) -> dict[str, Any]:
     """Check the types of the fields of `sbatch`, and fill in those that are left out."""
-    if not isinstance(given, dict):
+    # 1. The fields.
+    if not isinstance(value, dict):
         raise ScriptError(["must be an object such as {script: text, options: [], ...}"])
-    for name in given:
+    for name in value:
         if name not in PARTS:
             fields = ", ".join(PARTS)
             raise ScriptError([f"has no field {str(name)[:60]!r}; its fields are {fields}"])
@@ -114,8 +117,10 @@ def _parts(given: object) -> dict[str, Any]:
         "host": "",
         "user": "",
         "environment": {},
-        **given,
+        **value,
     }
+
+    # 2. Their types and lengths.
     for name in ("script", "name", "folder", "host", "user"):
         if not isinstance(parts[name], str):
             raise ScriptError([f"{name} must be text"])
@@ -171,6 +176,7 @@ def _set_moment(job: ScriptJob, name: str) -> None:
 
 
 def _set_dependencies(job: ScriptJob) -> None:
+    """Set the jobs that the job waits for."""
     references = job.option_value("dependency", values.dependencies, list[str]())
     if references:
         job.set_field("dependencies", references, "dependency")
