@@ -142,7 +142,7 @@ OnProgress = Callable[[StudyProgress], None]
 
 
 class StudyBusyError(Exception):
-    """Error: another process runs a study in this folder."""
+    """Refusal of a study in a folder in which another process runs one."""
 
 
 def run_study(
