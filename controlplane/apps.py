@@ -6,10 +6,18 @@ from django.apps import AppConfig, apps
 from django.db.models import Model
 
 UNITS = {
-    "_w": "W", "_s": "s", "_gb": "GB", "_kwh": "kWh", "_g": "g", "_c": "°C", "_per_s": "1/s",
+    "_w": "W",
+    "_s": "s",
+    "_gb": "GB",
+    "_kwh": "kWh",
+    "_g": "g",
+    "_c": "°C",
+    "_per_s": "1/s",
     "_per_hour": "per hour",
-    "_per_kg": "per kg", "_per_kwh": "per kWh", "_g_per_kwh": "g per kWh",
-}  # fmt: skip
+    "_per_kg": "per kg",
+    "_per_kwh": "per kWh",
+    "_g_per_kwh": "g per kWh",
+}
 """Units by the ending of a name; the longest that fits."""
 
 

@@ -17,9 +17,16 @@ LARGEST = 36_500
 """Largest amount: a hundred years in days; 0 stands for ever."""
 
 KEEP_DAYS = {
-    "snapshots": 14.0, "rounds": 400.0, "events": 30.0, "output": 180.0, "samples": 180.0,
-    "simulations": 90.0, "keys": 30.0, "logins": 90.0, "audit": 400.0,
-}  # fmt: skip
+    "snapshots": 14.0,
+    "rounds": 400.0,
+    "events": 30.0,
+    "output": 180.0,
+    "samples": 180.0,
+    "simulations": 90.0,
+    "keys": 30.0,
+    "logins": 90.0,
+    "audit": 400.0,
+}
 """Days that old bulk is kept, 0 for ever; see controlplane/operations/retention.py."""
 
 SQLITE_OPTIONS = {
@@ -33,9 +40,13 @@ SQLITE_OPTIONS = {
 _ON, _OFF = ("true", "yes", "on", "1", "y", "ok", "t"), ("false", "no", "off", "0", "n", "f")
 _FLAGS = ("ATOMIC_REQUESTS", "AUTOCOMMIT", "CONN_HEALTH_CHECKS", "DISABLE_SERVER_SIDE_CURSORS")
 _SCHEMES = {
-    "redis": "redis", "rediss": "rediss", "valkey": "redis", "valkeys": "rediss",
-    "unix": "unix", "redis+socket": "unix",
-}  # fmt: skip
+    "redis": "redis",
+    "rediss": "rediss",
+    "valkey": "redis",
+    "valkeys": "rediss",
+    "unix": "unix",
+    "redis+socket": "unix",
+}
 
 
 def whole(given: Mapping[str, str], name: str, default: int, least: int = 0) -> int:

@@ -46,8 +46,12 @@ def running_demo(folder: Path, port: int) -> Iterator[Demo]:
     with output.open("w") as log:
         demo = subprocess.Popen(
             [*command, "--report", str(folder / "report.json")],
-            cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True,
-        )  # fmt: skip
+            cwd=ROOT,
+            env=environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
         try:
             yield _address(demo, output)
         finally:

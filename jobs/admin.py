@@ -95,8 +95,13 @@ class SecretAdmin(OperatorAdmin):
 class AttemptInline(ReadOnlyInline):
     model = Attempt
     fields = readonly_fields = (
-        "number", "started_at", "ended_at", "outcome", "reason_class", "reason",
-    )  # fmt: skip
+        "number",
+        "started_at",
+        "ended_at",
+        "outcome",
+        "reason_class",
+        "reason",
+    )
 
 
 class DependencyInline(ReadOnlyInline):
@@ -119,9 +124,17 @@ class JobArrayAdmin(ReadOnly):
 @admin.register(Job)
 class JobAdmin(ReadOnly):
     list_display = (
-        "name", "cluster", "team", "user", "state", "priority", "due_at", "steps_done",
-        "total_steps", "submitted_at",
-    )  # fmt: skip
+        "name",
+        "cluster",
+        "team",
+        "user",
+        "state",
+        "priority",
+        "due_at",
+        "steps_done",
+        "total_steps",
+        "submitted_at",
+    )
     list_filter = ("state", "submitted_at", "cluster", "team")
     search_fields = ("id", "name", "user", "kind")
     inlines = (AttemptInline, DependencyInline, JobEventInline)
@@ -210,9 +223,18 @@ class EventInline(ReadOnlyInline):
 class AssignmentAdmin(OfJobs):
     ids = ("pk", "job")
     list_display = (
-        "job", "node", "purpose", "rank", "gpus", "fence", "state", "desired", "created_at",
-        "ended_at", "energy_cost",
-    )  # fmt: skip
+        "job",
+        "node",
+        "purpose",
+        "rank",
+        "gpus",
+        "fence",
+        "state",
+        "desired",
+        "created_at",
+        "ended_at",
+        "energy_cost",
+    )
     list_filter = ("state", "created_at", "node__cluster", "node")
     ordering = ("-created_at",)
     inlines = (SlotInline, EventInline)

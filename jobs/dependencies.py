@@ -24,8 +24,11 @@ from jobs.models import NO_DELAY, Condition, Dependency, Job
 from jobs.selectors import OTHERS
 from loadmaster.slurm.options.values import OR
 
-NOT_OK = frozenset({JobState.FAILED, JobState.CANCELLED})
 OK = frozenset({JobState.COMPLETED})
+"""Final states of a job that did what it was to do."""
+
+NOT_OK = frozenset({JobState.FAILED, JobState.CANCELLED})
+"""All other final states."""
 
 SATISFIED: Mapping[str, frozenset[JobState]] = {
     Condition.AFTEROK: OK,
@@ -35,8 +38,11 @@ SATISFIED: Mapping[str, frozenset[JobState]] = {
 """States of the other job that satisfy a condition; any other final state never will."""
 
 
+# -- conditions of queries of dependencies
+
+
 def unsatisfied(now: datetime | None = None) -> Q:
-    """Condition of a query of dependencies for which their jobs still wait, at `now`.
+    """Return a condition on dependencies: their jobs still wait for them, at `now`.
 
     Once one alternative is satisfied, the job waits for none of the others.
     """
@@ -46,7 +52,7 @@ def unsatisfied(now: datetime | None = None) -> Q:
 
 
 def impossible() -> Q:
-    """Condition of a query of dependencies by which their jobs can never start.
+    """Return a condition on dependencies: their jobs can never start because of them.
 
     An alternative counts only if all others are impossible too.
     """
@@ -55,70 +61,107 @@ def impossible() -> Q:
 
 
 def _unsatisfied(now: datetime) -> Q:
-    """Condition of dependencies that are not satisfied, each by itself."""
+    """Return a condition: a dependency is not satisfied by itself, alternatives apart."""
+    # 1. On a job: by its state.
     waits = Q()
-    for condition, enough in SATISFIED.items():
-        on_job = Q(on__isnull=False) & ~Q(on__state__in=_texts(enough))
-        waits |= Q(condition=condition) & on_job
+    for condition, satisfying_states in SATISFIED.items():
+        other_state = Q(on__isnull=False) & ~Q(on__state__in=_texts(satisfying_states))
+        waits |= Q(condition=condition) & other_state
+
+    # 2. On an array: by the states of its elements.
     waits |= Q(condition=Condition.AFTEROK) & _has_elements(frozenset(JobState) - OK)
     waits |= Q(condition=Condition.AFTERANY) & _has_elements(ACTIVE)
     waits_on = _has_elements(ACTIVE) | ~_has_elements(NOT_OK)
     waits |= Q(condition=Condition.AFTERNOTOK, on__isnull=True) & waits_on
+
+    # 3. On the start of either, and a delay after it.
     waits |= Q(condition=Condition.AFTER) & _not_started()
-    return waits | Q(delay__gt=NO_DELAY) & (_not_started() | _started_after(now))
+    in_delay = Q(delay__gt=NO_DELAY) & (_not_started() | _started_after(now))
+    return waits | in_delay
 
 
 def _not_started() -> Q:
-    """True for a job, or an array with an element, that neither started nor ended before."""
+    """Return a condition: the job, or an element of the array, has neither started nor ended."""
     active = _texts(ACTIVE)
-    on_job = Q(on__isnull=False, on__started_at__isnull=True, on__state__in=active)
+    job_waits = Q(on__isnull=False, on__started_at__isnull=True, on__state__in=active)
     elements = Job.objects.filter(array=OuterRef("on_array"))
-    waiting = elements.filter(started_at__isnull=True, state__in=active)
-    return on_job | Q(on_array__isnull=False) & Q(Exists(waiting))
+    waiting_elements = elements.filter(started_at__isnull=True, state__in=active)
+    element_waits = Q(on_array__isnull=False) & Q(Exists(waiting_elements))
+    return job_waits | element_waits
 
 
 def _started_after(now: datetime) -> Q:
-    """True for a job or an array that started less than the delay before `now`.
+    """Return a condition: the job or array started less than the delay before `now`.
 
     An array starts with its last element; a job that was cancelled before its start with its end.
     """
-    of_job = Coalesce("on__started_at", "on__completed_at", output_field=DateTimeField())
-    of_element = Coalesce("started_at", "completed_at", output_field=DateTimeField())
+    # 1. The start of a job.
+    start_of_job = Coalesce("on__started_at", "on__completed_at", output_field=DateTimeField())
+
+    # 2. The last start of an array's elements.
+    start_of_element = Coalesce("started_at", "completed_at", output_field=DateTimeField())
     elements = Job.objects.filter(array=OuterRef("on_array")).order_by().values("array")
-    last_start = elements.annotate(moment=Max(of_element)).values("moment")
-    of_array = Subquery(last_start, output_field=DateTimeField())
+    last_start = elements.annotate(last=Max(start_of_element)).values("last")
+    start_of_array = Subquery(last_start, output_field=DateTimeField())
+
+    # 3. One of the two is null.
     latest: Combinable = Value(now, output_field=DateTimeField()) - F("delay")
-    return Q(GreaterThan(Coalesce(of_job, of_array), latest))
+    return Q(GreaterThan(Coalesce(start_of_job, start_of_array), latest))
 
 
 def _impossible() -> Q:
-    """Condition of dependencies that can never be satisfied, each by itself."""
+    """Return a condition: a dependency can never be satisfied by itself, alternatives apart."""
+    # 1. On a job: it has ended in another state.
     never = Q()
-    for condition, enough in SATISFIED.items():
-        if missed := ENDED - enough:
-            never |= Q(condition=condition, on__state__in=_texts(missed))
+    for condition, satisfying_states in SATISFIED.items():
+        other_ends = ENDED - satisfying_states
+        if other_ends:
+            never |= Q(condition=condition, on__state__in=_texts(other_ends))
+
+    # 2. On an array: an element has failed, or none has and none will.
     never |= Q(condition=Condition.AFTEROK) & _has_elements(NOT_OK)
-    may_come = _has_elements(ACTIVE | NOT_OK)
-    return never | Q(condition=Condition.AFTERNOTOK, on__isnull=True) & ~may_come
+    may_fail = _has_elements(ACTIVE | NOT_OK)
+    return never | Q(condition=Condition.AFTERNOTOK, on__isnull=True) & ~may_fail
+
+
+def _has_elements(states: Iterable[JobState]) -> Q:
+    """Return a condition: the dependency is on an array with an element in one of these states."""
+    elements = Job.objects.filter(array=OuterRef("on_array"), state__in=_texts(states))
+    return Q(on_array__isnull=False) & Q(Exists(elements))
+
+
+def _texts(states: Iterable[JobState]) -> list[str]:
+    """Return states as the database has them, in one order, for equal queries."""
+    return sorted(str(state) for state in states)
+
+
+# -- one dependency
 
 
 def why_never(dependency: Dependency) -> str:
-    """Reason why a dependency that is impossible can never be satisfied.
+    """Return the reason why a dependency that is impossible can never be satisfied.
 
     It is read by the job's team, which may not see the names of another team's jobs.
     """
-    condition, on, team = dependency.condition, dependency.on, dependency.job.team_id
-    if on is not None:
-        named = f"job {on}" if on.team_id == team else OTHERS
-        return f"it waited for {named} ({condition}), which {on.state}"
+    # 1. A job.
+    condition = dependency.condition
+    own_team_id = dependency.job.team_id
+    other_job = dependency.on
+    if other_job is not None:
+        name = f"job {other_job}" if other_job.team_id == own_team_id else OTHERS
+        return f"it waited for {name} ({condition}), which {other_job.state}"
+
+    # 2. An array: its first element that failed, or else all have completed.
     elements = Job.objects.filter(array=dependency.on_array_id)
     failed = elements.filter(state__in=_texts(NOT_OK)).order_by("array_index").first()
-    one = failed or elements[0]
-    named, element = f"array {one.name}", str(one)
-    if one.team_id != team:
-        named, element = "another team's array", "an element"
-    ended = "which completed" if failed is None else f"of which {element} {failed.state}"
-    return f"it waited for {named} ({condition}), {ended}"
+    element = failed or elements[0]
+    array_name = f"array {element.name}"
+    element_name = str(element)
+    if element.team_id != own_team_id:
+        array_name = "another team's array"
+        element_name = "an element"
+    end = "which completed" if failed is None else f"of which {element_name} {failed.state}"
+    return f"it waited for {array_name} ({condition}), {end}"
 
 
 def in_job_file(dependencies: Iterable[Dependency], *, numbered: bool = False) -> list[str]:
@@ -140,17 +183,12 @@ def in_job_file(dependencies: Iterable[Dependency], *, numbered: bool = False) -
 
 
 def can_be_satisfied(condition: str, states: Set[str]) -> bool:
-    """Return True if a condition on a job, or on an array, whose states are these may come true."""
+    """Return True if a condition may still come true.
+
+    `states`: that of the other job, or those of the array's elements.
+    """
     if condition == Condition.AFTEROK:
         return not states & NOT_OK
-    return condition != Condition.AFTERNOTOK or bool(states - OK)
-
-
-def _has_elements(states: Iterable[JobState]) -> Q:
-    """True for a dependency on an array with an element in one of these states."""
-    elements = Job.objects.filter(array=OuterRef("on_array"), state__in=_texts(states))
-    return Q(on_array__isnull=False) & Q(Exists(elements))
-
-
-def _texts(states: Iterable[JobState]) -> list[str]:
-    return sorted(str(state) for state in states)
+    if condition == Condition.AFTERNOTOK:
+        return bool(states - OK)
+    return True

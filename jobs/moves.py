@@ -146,7 +146,13 @@ def note_jobs(
 ) -> list[JobEvent]:
     """Write an event of each of these jobs that changes no state."""
     return JobEvent.objects.bulk_create(
-        JobEvent(job=job, event=event, from_state=job.state, to_state=job.state,
-                 data=data or {}, actor=actor)
+        JobEvent(
+            job=job,
+            event=event,
+            from_state=job.state,
+            to_state=job.state,
+            data=data or {},
+            actor=actor,
+        )
         for job in jobs
-    )  # fmt: skip
+    )

@@ -19,7 +19,25 @@ from loadmaster.slurm.scripts.numbers import read_number
 OTHERS = "another team's job"
 """Placeholder for the name of an invisible job."""
 
-LIVE_STATES = sorted(str(s) for s in LIVE)
+LIVE_STATES = sorted(str(state) for state in LIVE)
+"""States of assignments that hold slots, as the database has them."""
+
+COLUMNS_OF_JOB = (
+    "number", "name", "state", "gpus_min", "gpus_max", "priority", "tardiness_weight", "due_at",
+    "deadline_at", "begin_at", "submitted_at", "started_at", "completed_at", "hold_wanted",
+    "failure_reason", "waiting_code", "waiting_detail", "steps_done", "total_steps",
+    "checkpoint_steps", "first_loss", "last_loss", "array_index", "cluster__name", "team__name",
+    "user__username", "kind__name", "kind__digest", "kind__reports_steps", "array__indices",
+    "array__at_once", "array__size", "array__number", "batch", "walltime_s",
+)  # fmt: skip  # a long list of names
+"""Columns that a list of jobs needs."""
+
+COLUMNS_OF_ASSIGNMENT = (
+    "job_id", "purpose", "state", "rank", "created_at", "running_at", "predicted_run_s",
+    "steps_per_s", "gpus", "units", "share", "cpu_quota",
+    "node__name", "node__emulated", "node__gpu_type__name", "node__gpu_type__emulated",
+)  # fmt: skip  # a long list of names
+"""Columns that a list of jobs needs of their assignments."""
 
 
 class JobNotFound(Http404):
@@ -27,32 +45,41 @@ class JobNotFound(Http404):
 
 
 def teams_of(user: User | AnonymousUser) -> QuerySet[Team]:
-    """Teams whose things a user may see: their own, for operators all."""
+    """Return the teams whose jobs and kinds a user may see: their own; for operators all."""
     if is_operator(user):
         return Team.objects.all()
-    return Team.objects.filter(members=user.pk) if user.is_authenticated else Team.objects.none()
+    if not user.is_authenticated:
+        return Team.objects.none()
+    return Team.objects.filter(members=user.pk)
 
 
 def visible_jobs(user: User | AnonymousUser) -> QuerySet[Job]:
-    """Jobs of the user's teams, for operators all."""
+    """Return the jobs of the user's teams; for operators all."""
     if is_operator(user):
         return Job.objects.all()
-    own = Membership.objects.filter(user=user.pk).values("team")
-    return Job.objects.filter(team__in=own) if user.is_authenticated else Job.objects.none()
+    if not user.is_authenticated:
+        return Job.objects.none()
+    own_teams = Membership.objects.filter(user=user.pk).values("team")
+    return Job.objects.filter(team__in=own_teams)
 
 
-def seen_by(user: User, jobs: Iterable[Any]) -> frozenset[Any]:
-    """Those of these jobs that the user may see."""
-    jobs = set(jobs)
-    if is_operator(user) or not jobs:
-        return frozenset(jobs)
-    return frozenset(visible_jobs(user).filter(pk__in=jobs).values_list("pk", flat=True))
+def seen_by(user: User, job_ids: Iterable[Any]) -> frozenset[Any]:
+    """Return those of these ids whose jobs the user may see."""
+    all_ids = frozenset(job_ids)
+    if is_operator(user) or not all_ids:
+        return all_ids
+    visible = visible_jobs(user).filter(pk__in=all_ids)
+    return frozenset(visible.values_list("pk", flat=True))
 
 
 def jobs_of_teams(user: User | AnonymousUser, teams: Iterable[Team]) -> QuerySet[Job]:
-    """`visible_jobs` for known teams: literal ids let the index of one team give the order."""
-    every = Job.objects.all()
-    return every if is_operator(user) else every.filter(team__in=[t.pk for t in teams])
+    """Return `visible_jobs` of a user whose teams are known.
+
+    With literal ids the database can take the order from the index of a team.
+    """
+    if is_operator(user):
+        return Job.objects.all()
+    return Job.objects.filter(team__in=[team.pk for team in teams])
 
 
 def get_job(user: User | AnonymousUser, job_id: uuid.UUID | str) -> Job:
@@ -64,19 +91,23 @@ def get_job(user: User | AnonymousUser, job_id: uuid.UUID | str) -> Job:
 
 
 def id_begins(text: str) -> Q:
-    """Condition on jobs whose id begins with four or more hexadecimal digits, or of this number.
+    """Return a condition: a job's id begins with this text, or its number is this text.
 
-    No job for other text.
+    A beginning has at least four hexadecimal digits. Other texts fit no job.
     """
     return _id_between("pk", text) | _numbered("pk", Job, text)
 
 
 def array_id_begins(text: str) -> Q:
-    """`id_begins` for the arrays of elements."""
+    """Return a condition on elements: `id_begins` for their array."""
     return _id_between("array", text) | _numbered("array", JobArray, text)
 
 
 def _id_between(name: str, text: str) -> Q:
+    """Return a condition: the id of this name begins with hexadecimal digits.
+
+    It is a range, which an index of UUIDs can serve.
+    """
     digits = text.replace("-", "").lower()
     if not 4 <= len(digits) <= 32 or not set(digits) <= set("0123456789abcdef"):
         return Q(pk__in=())
@@ -86,90 +117,92 @@ def _id_between(name: str, text: str) -> Q:
 
 
 def _numbered(name: str, model: type[Job] | type[JobArray], text: str) -> Q:
-    """Ids by the number, not the number itself: indexes that lists are read from have the ids."""
+    """Return a condition: the id of this name is that of the job or array with a number.
+
+    Indexes that lists are read from have ids, and no numbers.
+    """
     number = read_number(text)
     if number is None:
         return Q(pk__in=())
-    return Q(**{f"{name}__in": model.objects.filter(number=number).order_by().values("pk")})
-
-
-_OF_JOB = (
-    "number", "name", "state", "gpus_min", "gpus_max", "priority", "tardiness_weight", "due_at",
-    "deadline_at", "begin_at", "submitted_at", "started_at", "completed_at", "hold_wanted",
-    "failure_reason", "waiting_code", "waiting_detail", "steps_done", "total_steps",
-    "checkpoint_steps", "first_loss", "last_loss", "array_index", "cluster__name", "team__name",
-    "user__username", "kind__name", "kind__digest", "kind__reports_steps", "array__indices",
-    "array__at_once", "array__size", "array__number", "batch", "walltime_s",
-)  # fmt: skip
-_OF_ASSIGNMENT = (
-    "job_id", "purpose", "state", "rank", "created_at", "running_at", "predicted_run_s",
-    "steps_per_s", "gpus", "units", "share", "cpu_quota",
-    "node__name", "node__emulated", "node__gpu_type__name", "node__gpu_type__emulated",
-)  # fmt: skip
+    ids = model.objects.filter(number=number).order_by().values("pk")
+    return Q(**{f"{name}__in": ids})
 
 
 def live_assignments() -> QuerySet[Assignment]:
-    """Assignments that hold slots, with the columns that lists show alone."""
+    """Return the assignments that hold slots, with only the columns that lists need."""
     live = Assignment.objects.filter(state__in=LIVE_STATES).order_by("fence", "copy", "rank")
-    return live.select_related("node__gpu_type").only(*_OF_ASSIGNMENT)
+    return live.select_related("node__gpu_type").only(*COLUMNS_OF_ASSIGNMENT)
 
 
 def listed_jobs(user: User | AnonymousUser) -> QuerySet[Job]:
-    """Visible jobs with the columns of a list alone, newest first, in a few queries.
+    """Return visible jobs with only the columns of a list, newest first, in a few queries.
 
-    All columns of a job and its node take a third of a list's time.
+    All columns of a job and its node take a third of a list's time. Each job gets a list
+    `live_assignments`.
     """
-    held = AssignmentSlot.objects.select_related("device").only("assignment_id", "device__uuid")
-    live = live_assignments().prefetch_related(Prefetch("slots", held))
+    slots = AssignmentSlot.objects.select_related("device").only("assignment_id", "device__uuid")
+    live = live_assignments().prefetch_related(Prefetch("slots", slots))
     jobs = visible_jobs(user).select_related("cluster", "team", "user", "kind", "array")
-    return jobs.only(*_OF_JOB).prefetch_related(
+    return jobs.only(*COLUMNS_OF_JOB).prefetch_related(
         Prefetch("assignments", live, to_attr="live_assignments")
     )
 
 
 def whole_jobs(user: User | AnonymousUser) -> QuerySet[Job]:
-    """`listed_jobs` with all of their columns."""
+    """Return `listed_jobs` with all of their columns."""
     return listed_jobs(user).defer(None)
 
 
 def jobs_by_id(user: User | AnonymousUser, ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, Job]:
-    """Those of these jobs that the user may see, like `whole_jobs`."""
-    return {job.pk: job for job in whole_jobs(user).filter(pk__in=ids)} if ids else {}
+    """Return by id those of these jobs that the user may see, as `whole_jobs` reads them."""
+    if not ids:
+        return {}
+    return {job.pk: job for job in whole_jobs(user).filter(pk__in=ids)}
 
 
 def names_in_waiting(user: User | AnonymousUser, jobs: Iterable[Job]) -> Mapping[str, str]:
-    """Names of nodes and visible jobs and arrays that block these jobs, by id.
+    """Return the names of nodes and visible jobs and arrays that block these jobs, by id.
 
     A node that takes nothing new is named with the reason.
     """
-    details = [j.waiting_detail for j in jobs if isinstance(j.waiting_detail, dict)]
-    node_ids = uuids(i for d in details for i in d.get("nodes") or ())
-    job_ids = uuids(i for d in details for i in d.get("jobs") or ())
-    rows: list[tuple[uuid.UUID, str]] = []
+    # 1. Ids in the facts about why the jobs wait.
+    node_ids: set[uuid.UUID] = set()
+    job_ids: set[uuid.UUID] = set()
+    for job in jobs:
+        if isinstance(job.waiting_detail, dict):
+            node_ids |= uuids(job.waiting_detail.get("nodes") or ())
+            job_ids |= uuids(job.waiting_detail.get("jobs") or ())
+
+    # 2. Names of nodes and jobs.
+    names: dict[uuid.UUID, str] = {}
     if node_ids:
         nodes = Node.objects.filter(pk__in=node_ids).values_list("pk", "name", "reason")
-        rows += [(pk, f"{name} ({reason})" if reason else name) for pk, name, reason in nodes]
+        for pk, name, reason in nodes:
+            names[pk] = f"{name} ({reason})" if reason else name
     if job_ids:
-        rows += visible_jobs(user).filter(pk__in=job_ids).values_list("pk", "name")
-    if arrays := job_ids - {pk for pk, _ in rows}:
-        elements = visible_jobs(user).filter(array__in=arrays).order_by()
-        rows += elements.values_list("array", "name").distinct()
-    return {str(pk): name for pk, name in rows}
+        names.update(visible_jobs(user).filter(pk__in=job_ids).values_list("pk", "name"))
+
+    # 3. The other ids may be those of arrays.
+    array_ids = job_ids - names.keys()
+    if array_ids:
+        elements = visible_jobs(user).filter(array__in=array_ids).order_by()
+        names.update(elements.values_list("array", "name").distinct())
+    return {str(pk): name for pk, name in names.items()}
 
 
 def uuids(values: Iterable[object]) -> set[uuid.UUID]:
-    """Values that are UUIDs."""
-    found = set()
+    """Return those of the values that are UUIDs, or texts of UUIDs."""
+    ids = set()
     for value in values:
         try:
-            found.add(uuid.UUID(str(value)))
+            ids.add(uuid.UUID(str(value)))
         except ValueError:
             continue
-    return found
+    return ids
 
 
 def fraction_of(job: Job) -> float:
-    """Fraction of its work that a job has done, 0 to 1."""
+    """Return the fraction of its work that a job has done, 0 to 1."""
     if job.state == JobState.COMPLETED or not job.total_steps:
         return 1.0
     return min(1.0, job.steps_done / job.total_steps)

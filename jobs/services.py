@@ -61,7 +61,7 @@ _DESCRIBED = (
     "weight", "max_retries", "checkpoint_place", "may_mix", "may_share", "labels", "on_disconnect",
     "profiling", "repeatable", "resources", "exclusive", "preemptible", "on_walltime",
     "script", "folder", "output", "error_output", "signal",
-)  # fmt: skip
+)  # fmt: skip  # a long list of names
 STEPS = ("epochs", "steps_per_epoch")
 
 
@@ -250,9 +250,12 @@ def released(job: Job) -> dict[str, Any]:
 def requeued(job: Job) -> dict[str, Any]:
     """Values of a failed or cancelled job that is queued again."""
     return {
-        "retries_used": 0, "failure_reason": "", "completed_at": None, "hold_wanted": False,
+        "retries_used": 0,
+        "failure_reason": "",
+        "completed_at": None,
+        "hold_wanted": False,
         "retry_at": None,
-    }  # fmt: skip
+    }
 
 
 def resting(jobs: QuerySet[Job]) -> QuerySet[Job]:

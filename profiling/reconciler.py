@@ -23,7 +23,7 @@ from profiling.measurements import MIN_STEPS
 from profiling.models import Measurement, PairMeasurement, Profile, ProfileRun
 from profiling.offers import Configuration, Offers, offers
 from profiling.pairs.runs import Stop, reconcile_pair_runs
-from profiling.runs import OPEN, WAITING, R, lock_kind, settle, silent_launches
+from profiling.runs import OPEN, WAITING, RunState, lock_kind, settle, silent_launches
 from profiling.services import production_measured, profile_run_silent
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ def reconcile_profiles(now: datetime, stop: Stop, watch: Watch = THIS_MACHINE) -
 def _end_pauses(cluster: Cluster, now: datetime) -> None:
     """Retry failed profile runs after one, two, four ... heartbeat times."""
     pausing = ProfileRun.objects.filter(
-        job__cluster=cluster, state=R.WANTED, ended_at__isnull=False
+        job__cluster=cluster, state=RunState.WANTED, ended_at__isnull=False
     )
     last_end = dict(pausing.order_by().values_list("job_id").annotate(last=Max("ended_at")))
     runs = ProfileRun.objects.filter(job__in=last_end).order_by()

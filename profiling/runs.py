@@ -67,10 +67,10 @@ def assume(job: Job) -> bool:
     return True
 
 
-R = ProfileRun.State
+RunState = ProfileRun.State
 """States of a run."""
 
-OPEN = (R.WANTED, R.RUNNING)
+OPEN = (RunState.WANTED, RunState.RUNNING)
 """States of a run that is not over."""
 
 WAITING = (JobState.PROFILING, JobState.QUEUED)
@@ -135,7 +135,7 @@ class Knowledge:
     def _is_late(self, run: ProfileRun) -> bool:
         """Return True if the run has got no device for too long, and another speed is known."""
         is_old = self.now - run.created_at > PATIENCE
-        return bool(self.measured) and run.state == R.WANTED and is_old
+        return bool(self.measured) and run.state == RunState.WANTED and is_old
 
 
 def lock_kind(kind_id: int) -> Kind:
@@ -221,7 +221,7 @@ def backs_off(run: PairRun, heartbeat_s: float, now: datetime) -> bool:
 
 def give_up(run: ProfileRun, reason: str, reason_class: str) -> None:
     """Give up a run; its job is told if the run was silent."""
-    run.state = R.GIVEN_UP
+    run.state = RunState.GIVEN_UP
     run.reason = reason
     run.reason_class = reason_class
     run.ended_at = timezone.now()
@@ -275,7 +275,7 @@ def _knowledge(kind: Kind, cluster: Cluster, now: datetime) -> Knowledge:
 
     # 2. Its runs that were given up, in all clusters.
     runs = list(ProfileRun.objects.filter(kind=kind).select_related("gpu_type", "job__cluster"))
-    given_up = [run for run in runs if run.state == R.GIVEN_UP]
+    given_up = [run for run in runs if run.state == RunState.GIVEN_UP]
     unfit = set()
     for run in given_up:
         if run.reason_class in (ReasonClass.USER, ReasonClass.OOM):
@@ -288,7 +288,7 @@ def _knowledge(kind: Kind, cluster: Cluster, now: datetime) -> Knowledge:
     launches = profiling.filter(job__in={run.job_id for run in open_runs})
     live = set(launches.values_list("job_id", "copy"))
     for run in open_runs:
-        state = R.RUNNING if (run.job_id, run.copy) in live else R.WANTED
+        state = RunState.RUNNING if (run.job_id, run.copy) in live else RunState.WANTED
         if run.state != state:
             ProfileRun.objects.filter(pk=run.pk, state=run.state).update(state=state)
             run.state = state
@@ -311,12 +311,12 @@ def _drop_unneeded(known: Knowledge, offered: Offers) -> None:
     nodes = offered.now
     if not known.measured:
         nodes = (*offered.now, *offered.back)  # the first speed is worth waiting for a node
-    for run in [run for run in known.open if run.state == R.WANTED]:
+    for run in [run for run in known.open if run.state == RunState.WANTED]:
         configuration = run.gpu_type_id, run.gpus
         is_possible = run.job.state in WAITING and configuration in reachable(run.job, nodes)
         if is_possible and known.needs(run) and not known.reports_no_steps:
             continue
-        deleted, _ = ProfileRun.objects.filter(pk=run.pk, state=R.WANTED).delete()
+        deleted, _ = ProfileRun.objects.filter(pk=run.pk, state=RunState.WANTED).delete()
         if deleted:
             known.open.remove(run)
 
@@ -343,7 +343,7 @@ def _request_missing(known: Knowledge, job: Job, offered: Offers) -> bool:
             defaults={
                 "steps": steps,
                 "copy": copy,
-                "state": R.WANTED,
+                "state": RunState.WANTED,
                 "failures": 0,
                 "reason": "",
                 "ended_at": None,

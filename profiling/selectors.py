@@ -21,7 +21,7 @@ from profiling.exploration import spread_of
 from profiling.models import UNFIT, PairRun, Profile, ProfileRun
 from profiling.pairs import rows as pairs
 from profiling.restarts import Restart
-from profiling.runs import OPEN, WAITING, R, backs_off
+from profiling.runs import OPEN, WAITING, RunState, backs_off
 
 POOL_SIZE = 5000
 """Most measured profiles from which estimates are made: the newest."""
@@ -150,11 +150,13 @@ def profile_requests(cluster: Cluster) -> tuple[ProfileRequest, ...]:
     now = timezone.now()
     open_runs = ProfileRun.objects.filter(job__cluster=cluster, state__in=OPEN)
     runs = list(open_runs.select_related("gpu_type", "job"))
-    pausing = {run.job_id for run in runs if run.state == R.WANTED and run.ended_at is not None}
+    pausing = {
+        run.job_id for run in runs if run.state == RunState.WANTED and run.ended_at is not None
+    }
     requests = []
     for run in runs:
         may_start = run.job.state in WAITING and run.job_id not in pausing
-        if run.state == R.RUNNING or may_start:
+        if run.state == RunState.RUNNING or may_start:
             requests.append(_request(run, now))
     return (*requests, *_pair_requests(cluster, now))
 

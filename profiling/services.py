@@ -1,4 +1,7 @@
-"""Services of the profiler, to be called inside the caller's transaction."""
+"""Services of the profiler: requests and ends of profile runs, and speeds by production.
+
+They are called inside the caller's transaction.
+"""
 
 import logging
 from collections.abc import Sequence
@@ -31,13 +34,25 @@ from profiling.pairs.measurements import observe_pairs, record_impossible, recor
 from profiling.publication import KindStateError
 from profiling.restarts import is_stopped, learn_stop
 from profiling.run_times.history import run_ended
-from profiling.runs import COMMANDS_FAULT, OPEN, SILENT, R, begin_all, give_up, lock_kind, settle
+from profiling.runs import (
+    COMMANDS_FAULT,
+    OPEN,
+    SILENT,
+    RunState,
+    begin_all,
+    give_up,
+    lock_kind,
+    settle,
+)
 from profiling.speeds import FIRST_STEPS, WARM_UP_STEPS
 
 log = logging.getLogger(__name__)
 
 RETRIES = 2
 """Failures of a profile run that are forgiven."""
+
+LEAST_STEPS = 3
+"""Least steps of a stopped profile run that tell its speed."""
 
 DEVIATION = 0.2
 """Relative deviation of production's speed from the known one that triggers a round."""
@@ -49,6 +64,9 @@ _NOBODYS_FAULT = frozenset(
     {ReasonClass.PREEMPT, ReasonClass.LEASE, ReasonClass.OPERATOR, ReasonClass.GANG}
 )
 """Classes of ends that are no failures of a run."""
+
+
+# -- profile runs
 
 
 def request_profiles(jobs: Sequence[Job]) -> None:
@@ -64,16 +82,18 @@ def request_profiles(jobs: Sequence[Job]) -> None:
 
 def profile_run_started(job: Job, copy: int) -> None:
     """Record that the profile run was placed, in the transaction of its assignment."""
-    ProfileRun.objects.filter(job=job, copy=copy, state=R.WANTED).update(state=R.RUNNING)
+    wanted = ProfileRun.objects.filter(job=job, copy=copy, state=RunState.WANTED)
+    wanted.update(state=RunState.RUNNING)
 
 
 def profile_run_ended(assignment: Assignment) -> None:
     """Process the end of a profiling assignment, in the transaction that ends it. Idempotent.
 
-    A measured run is DONE. A failed one is wanted again after a pause, and given up after RETRIES.
-    One that ended without a failure is wanted again. If no runs of the kind are open any more, its
-    waiting jobs go on.
+    A run that has measured the speed is DONE. A failed one is wanted again after a pause, and given
+    up after RETRIES. One that was stopped too early is wanted again. If no runs of the kind are
+    open any more, its waiting jobs go on.
     """
+    # Only rank 0 reports, and only the end of a launch counts.
     has_ended = AssignmentState(assignment.state) in ENDED
     if assignment.purpose != Purpose.PROFILING or assignment.rank != 0 or not has_ended:
         return
@@ -83,8 +103,102 @@ def profile_run_ended(assignment: Assignment) -> None:
         run = runs.filter(state__in=OPEN, ended_fence__lt=assignment.fence).first()
         if run is not None:
             run.ended_fence = assignment.fence
-            _process_end(kind, run, assignment)
+            _record_end(kind, run, assignment)
         settle(kind, assignment.job.cluster, timezone.now())
+
+
+def _record_end(kind: Kind, run: ProfileRun, assignment: Assignment) -> None:
+    """Record the speed that a launch has measured, and set the state of its run."""
+    # 1. It measured a speed. An outlier is held, and the run repeated to confirm it.
+    observation = observe(assignment)
+    if observation is not None and _is_enough(observation, run, assignment):
+        speed_before, is_held = record(kind, observation, assignment)
+        if is_held:
+            _note_outlier(observation, speed_before, assignment)
+            if not _was_outlier_before(run, assignment):
+                _want_again(run)
+                return
+        run.state = RunState.DONE
+        run.ended_at = timezone.now()
+        run.reason = ""
+        run.save()
+        return
+
+    # 2. It measured nothing, by its own fault or not.
+    if assignment.state == AssignmentState.SUCCEEDED:
+        give_up(run, f"the command ended without reporting progress; {REPORT_STEPS}", SILENT)
+    elif assignment.state == AssignmentState.REJECTED or _failed(assignment):
+        _count_failure(kind, run, assignment)
+    else:
+        _want_again(run)
+
+
+def _is_enough(observation: Observation, run: ProfileRun, assignment: Assignment) -> bool:
+    """Return True for a whole run, or for half of one that was stopped from outside."""
+    if assignment.state == AssignmentState.SUCCEEDED:
+        return True
+    is_half = observation.pace.steps >= max(LEAST_STEPS, run.steps // 2)
+    return is_half and not _failed(assignment)
+
+
+def _failed(assignment: Assignment) -> bool:
+    """Return True for a launch that failed by itself."""
+    is_failed = assignment.state == AssignmentState.FAILED
+    return is_failed and assignment.reason_class not in _NOBODYS_FAULT
+
+
+def _was_outlier_before(run: ProfileRun, assignment: Assignment) -> bool:
+    """Return True if an earlier launch of the run was an outlier: a third would tell no more."""
+    outliers = Measurement.objects.filter(
+        assignment__job=run.job_id,
+        assignment__copy=run.copy,
+        purpose=Purpose.PROFILING,
+        held=True,
+    )
+    return outliers.exclude(assignment=assignment).exists()
+
+
+def _count_failure(kind: Kind, run: ProfileRun, assignment: Assignment) -> None:
+    """Count the failure of a run; retry it, or give it up with others that would fail alike."""
+    # 1. Retry, unless the command has crashed for good elsewhere and was measured nowhere.
+    run.failures += 1
+    run.reason = _failure_text(assignment)
+    run.reason_class = assignment.reason_class
+    siblings = ProfileRun.objects.filter(kind=kind, job=run.job_id).exclude(pk=run.pk)
+    is_measured = siblings.filter(state=RunState.DONE).exists()
+    has_crashed = siblings.filter(state=RunState.GIVEN_UP, reason_class=ReasonClass.USER).exists()
+    crashed_again = has_crashed and run.reason_class == ReasonClass.USER and not is_measured
+    if run.failures <= RETRIES and not crashed_again:
+        run.ended_at = timezone.now()
+        _want_again(run)
+        return
+
+    # 2. Give up. A fault of the command itself, other than its memory, shows everywhere.
+    give_up(run, run.reason, run.reason_class)
+    if run.reason_class in COMMANDS_FAULT - {ReasonClass.OOM} and not is_measured:
+        siblings.filter(state=RunState.WANTED).update(
+            state=RunState.GIVEN_UP,
+            reason=f"not tried: on {run.gpus} x {run.gpu_type.name} {run.reason}",
+            reason_class=run.reason_class,
+            ended_at=timezone.now(),
+        )
+
+
+def _failure_text(assignment: Assignment) -> str:
+    """Return the end of a launch in words."""
+    if assignment.state == AssignmentState.REJECTED:
+        return f"the node refused it: {assignment.reason or 'no reason given'}"
+    end = "it failed"
+    if assignment.exit_code is not None:
+        end = f"exit code {assignment.exit_code}"
+    return f"{end}: {assignment.reason}" if assignment.reason else end
+
+
+def _want_again(run: ProfileRun) -> None:
+    """Return a run to the wanted ones, and ask for a round."""
+    run.state = RunState.WANTED
+    run.save()
+    request_reschedule(run.job.cluster, Reason.PROFILE, job=run.job)
 
 
 def profile_run_silent(assignment: Assignment) -> None:
@@ -95,10 +209,13 @@ def profile_run_silent(assignment: Assignment) -> None:
         runs = ProfileRun.objects.filter(job=assignment.job_id, copy=assignment.copy)
         for run in runs.filter(state__in=OPEN).select_related("gpu_type", "job"):
             steps = assignment.steps_done - assignment.start_steps
-            begin = f"after its step {steps}" if steps > 0 else "of its start"
-            cause = f"no step within {silence_s:g} s {begin}"
+            since = f"after its step {steps}" if steps > 0 else "of its start"
+            cause = f"no step within {silence_s:g} s {since}"
             remedy = f"{REPORT_STEPS}, or raise the cluster's profile_silence_s"
             give_up(run, f"{cause}; {remedy}", SILENT)
+
+
+# -- production
 
 
 def production_measured(assignment: Assignment) -> None:
@@ -106,9 +223,9 @@ def production_measured(assignment: Assignment) -> None:
 
     Short, noisy or throttled launches are ignored. Launches on shared devices measure pairs. Each
     measurement of a launch needs as many steps as those before it together. An unknown speed, or a
-    deviation above DEVIATION, raises a PROFILE event.
+    deviation above DEVIATION, requests a round.
     """
-    # 1. A launch that tells something new.
+    # 1. Observe a launch that tells something new.
     if not is_training(assignment):
         return
     if assignment.share < 1.0:
@@ -118,24 +235,38 @@ def production_measured(assignment: Assignment) -> None:
     observation = observe(assignment, measured_steps)
     if observation is None:
         return
-    least = measured_steps or least_steps(assignment.job.kind_id, observation)
-    if not is_telling(observation, assignment, least):
+    needed_steps = measured_steps or least_steps(assignment.job.kind_id, observation)
+    if not is_telling(observation, assignment, needed_steps):
         return
 
-    # 2. Record it, unless another process was faster.
     with transaction.atomic():
+        # 2. Record it, unless another process was faster.
         kind = lock_kind(assignment.job.kind_id)
         if steps_measured(assignment) != measured_steps:
             return
-        before, held = record(kind, observation, assignment)
-        if held:
-            _note_held(observation, before, assignment)
+        speed_before, is_held = record(kind, observation, assignment)
+        if is_held:
+            _note_outlier(observation, speed_before, assignment)
             return
 
-        # 3. Plan anew if it differs from what the last plan knew.
-        known = before or assignment.predicted_steps_per_s
+        # 3. Request a round if the speed differs from what the last plan knew.
+        known = speed_before or assignment.predicted_steps_per_s
         if known is None or abs(observation.pace.steps_per_s / known - 1) > DEVIATION:
             request_reschedule(assignment.job.cluster, Reason.PROFILE, job=assignment.job)
+
+
+def _note_outlier(
+    observation: Observation, known_steps_per_s: float | None, assignment: Assignment
+) -> None:
+    """Tell the job, once for each launch, that its speed waits for a second run."""
+    if not is_first_held(assignment):
+        return
+    gpu_type = GpuType.objects.get(pk=observation.gpu_type_id)
+    configuration = f"{observation.gpus} x {gpu_type.name}"
+    speed = f"{observation.pace.steps_per_s:.3g} steps/s on {configuration}"
+    speeds = f"{speed}, {known_steps_per_s:.3g} is known"
+    message = f"{speeds}: not taken until a second run shows the like"
+    note_job(assignment.job, "warning", data={"message": message})
 
 
 def progress_reported(assignment: Assignment, before: int, now: int) -> None:
@@ -143,14 +274,18 @@ def progress_reported(assignment: Assignment, before: int, now: int) -> None:
 
     `before`, `now`: steps of the launch by its last and this report.
     """
-    enough = WARM_UP_STEPS + FIRST_STEPS
-    if now < enough or (before >= enough and now.bit_length() == before.bit_length()):
+    first_measurement = WARM_UP_STEPS + FIRST_STEPS
+    if now < first_measurement:
+        return
+    # The numbers from one power of two to the next have as many bits.
+    has_doubled = now.bit_length() != before.bit_length()
+    if before >= first_measurement and not has_doubled:
         return
     try:
         with transaction.atomic():
             assignments = Assignment.objects.select_related("job__cluster", "node")
             production_measured(assignments.get(pk=assignment.pk))
-    except Exception:  # the report itself is taken all the same
+    except Exception:  # a failure here must not refuse the report
         log.exception("nothing learnt from the progress of assignment %s", assignment.pk)
 
 
@@ -189,6 +324,9 @@ def pairs_measured(assignment: Assignment) -> None:
                 request_reschedule(assignment.job.cluster, Reason.PROFILE, job=assignment.job)
 
 
+# -- changes by people
+
+
 def forget(kind: Kind) -> None:
     """Have a team's kind measured again; its speeds stay as estimates until then.
 
@@ -208,99 +346,3 @@ def forget(kind: Kind) -> None:
         PairProfile.objects.filter(in_pair).update(source=Source.ESTIMATED, samples=0)
         PairRun.objects.filter(in_pair).exclude(state__in=OPEN).delete()
         audit.record("kind.forget", kind, team=kind.team)
-
-
-def _process_end(kind: Kind, run: ProfileRun, assignment: Assignment) -> None:
-    """Set the state of a run after the end of its launch, and record what it measured."""
-    observation = observe(assignment)
-    if observation is not None and _is_enough(observation, run, assignment):
-        before, held = record(kind, observation, assignment)
-        if held:
-            _note_held(observation, before, assignment)
-        if held and not _was_held_before(run, assignment):
-            _want_again(run)
-            return
-        run.state = R.DONE
-        run.ended_at = timezone.now()
-        run.reason = ""
-        run.save()
-    elif assignment.state == AssignmentState.SUCCEEDED:
-        give_up(run, f"the command ended without reporting progress; {REPORT_STEPS}", SILENT)
-    elif assignment.state == AssignmentState.REJECTED or _failed(assignment):
-        _failed_once_more(kind, run, assignment)
-    else:
-        _want_again(run)
-
-
-def _was_held_before(run: ProfileRun, assignment: Assignment) -> bool:
-    """Return True if an earlier launch of the run was an outlier: a third would tell no more."""
-    launches = {"assignment__job": run.job_id, "assignment__copy": run.copy}
-    earlier = Measurement.objects.filter(**launches, purpose=Purpose.PROFILING, held=True)
-    return earlier.exclude(assignment=assignment).exists()
-
-
-def _note_held(observation: Observation, known: float | None, assignment: Assignment) -> None:
-    """Tell the job, once for each launch, that its speed waits for a second run."""
-    if not is_first_held(assignment):
-        return
-    gpu_type = GpuType.objects.get(pk=observation.gpu_type_id)
-    configuration = f"{observation.gpus} x {gpu_type.name}"
-    speed = f"{observation.pace.steps_per_s:.3g} steps/s on {configuration}, {known:.3g} is known"
-    message = f"{speed}: not taken until a second run shows the like"
-    note_job(assignment.job, "warning", data={"message": message})
-
-
-def _is_enough(observation: Observation, run: ProfileRun, assignment: Assignment) -> bool:
-    """Return True for a whole run, or half of one that was stopped from outside."""
-    if assignment.state == AssignmentState.SUCCEEDED:
-        return True
-    return not _failed(assignment) and observation.pace.steps >= max(3, run.steps // 2)
-
-
-def _failed(assignment: Assignment) -> bool:
-    """Return True for a launch that failed by itself."""
-    is_failed = assignment.state == AssignmentState.FAILED
-    return is_failed and assignment.reason_class not in _NOBODYS_FAULT
-
-
-def _failed_once_more(kind: Kind, run: ProfileRun, assignment: Assignment) -> None:
-    """Count the failure of a run; retry it, or give it up with others that would fail alike."""
-    # 1. Retry, unless the command has crashed for good elsewhere and was measured nowhere.
-    run.failures += 1
-    run.reason = _failure_text(assignment)
-    run.reason_class = assignment.reason_class
-    siblings = ProfileRun.objects.filter(kind=kind, job=run.job_id).exclude(pk=run.pk)
-    is_measured = siblings.filter(state=R.DONE).exists()
-    has_crashed = siblings.filter(state=R.GIVEN_UP, reason_class=ReasonClass.USER).exists()
-    crashed_again = has_crashed and run.reason_class == ReasonClass.USER and not is_measured
-    if run.failures <= RETRIES and not crashed_again:
-        run.ended_at = timezone.now()
-        _want_again(run)
-        return
-
-    # 2. Give up. A fault of the command itself, other than its memory, shows everywhere.
-    give_up(run, run.reason, run.reason_class)
-    if run.reason_class in COMMANDS_FAULT - {ReasonClass.OOM} and not is_measured:
-        siblings.filter(state=R.WANTED).update(
-            state=R.GIVEN_UP,
-            reason=f"not tried: on {run.gpus} x {run.gpu_type.name} {run.reason}",
-            reason_class=run.reason_class,
-            ended_at=timezone.now(),
-        )
-
-
-def _want_again(run: ProfileRun) -> None:
-    """Return a run to the wanted ones, and ask for a round."""
-    run.state = R.WANTED
-    run.save()
-    request_reschedule(run.job.cluster, Reason.PROFILE, job=run.job)
-
-
-def _failure_text(assignment: Assignment) -> str:
-    """Return the end of a launch in words."""
-    if assignment.state == AssignmentState.REJECTED:
-        return f"the node refused it: {assignment.reason or 'no reason given'}"
-    end = "it failed"
-    if assignment.exit_code is not None:
-        end = f"exit code {assignment.exit_code}"
-    return f"{end}: {assignment.reason}" if assignment.reason else end

@@ -99,12 +99,14 @@ class Cluster(models.Model):
     is still the current one.
     """
 
+    # What it is.
     name = models.SlugField(unique=True, max_length=63)
     timezone = models.CharField(max_length=63, default="UTC", validators=[check_time_zone])
     currency = models.CharField(
         max_length=3, default="EUR", help_text="ISO 4217 code; every price of this cluster is in it"
     )
 
+    # How it is scheduled.
     policy = models.CharField(max_length=100, default=registry.DEFAULT)
     policy_parameters = models.JSONField(default=dict, blank=True)
     seed = models.PositiveIntegerField(default=1)
@@ -113,6 +115,8 @@ class Cluster(models.Model):
         validators=[MinValueValidator(1.0), MaxValueValidator(LONGEST_AHEAD_S)],
         help_text="Seconds between periodic rounds (H)",
     )
+
+    # Limits and costs that decisions weigh.
     power_cap_w = models.FloatField(
         null=True,
         blank=True,
@@ -165,6 +169,8 @@ class Cluster(models.Model):
             " and lateness count"
         ),
     )
+
+    # How the speeds of kinds and the run times of batch jobs become known.
     profiling = models.CharField(
         max_length=10,
         choices=Profiling.choices,
@@ -179,7 +185,6 @@ class Cluster(models.Model):
     profiling_steps = models.PositiveIntegerField(
         default=20, validators=[MinValueValidator(3)], help_text="Steps of one profile run"
     )
-
     predictor = models.CharField(
         max_length=20,
         choices=Predictor.choices,
@@ -187,6 +192,7 @@ class Cluster(models.Model):
         help_text="From what the run times of batch jobs are expected; it ends none",
     )
 
+    # How agents and server notice that they have lost each other, and how jobs stop.
     heartbeat_s = models.FloatField(
         default=10.0, validators=[MinValueValidator(0.1), MaxValueValidator(600)]
     )
@@ -199,6 +205,8 @@ class Cluster(models.Model):
     margin_s = models.FloatField(
         default=10.0, validators=[MinValueValidator(0.0), MaxValueValidator(LONGEST_SILENCE_S)]
     )
+
+    # What is kept of a launch's output.
     log_head_mb = models.FloatField(
         default=2.0,
         db_default=2.0,
@@ -212,6 +220,7 @@ class Cluster(models.Model):
         help_text="End of a launch's long output that is kept",
     )
 
+    # What rounds write: the policy's memory and fault, and their lock.
     memory = models.JSONField(
         default=dict, blank=True, help_text="What the policy asked to keep between rounds"
     )
@@ -233,12 +242,11 @@ class Cluster(models.Model):
     def broken_policy(self) -> str:
         """Sentence that names the policy as broken and its last fault; "" if it is not."""
         fault = self.policy_fault
-        if fault.get("policy") != self.policy or fault.get("rounds", 0) < BROKEN_AFTER:
+        is_of_this_policy = fault.get("policy") == self.policy
+        if not is_of_this_policy or fault.get("rounds", 0) < BROKEN_AFTER:
             return ""
-        return (
-            f"Policy {self.policy} failed or broke a rule in the last {fault['rounds']} rounds:"
-            f" {fault['detail']}"
-        )
+        broken = f"Policy {self.policy} failed or broke a rule in the last {fault['rounds']} rounds"
+        return f"{broken}: {fault['detail']}"
 
     @property
     def log_ends(self) -> tuple[int, int]:
@@ -284,5 +292,6 @@ class GpuType(models.Model):
         return f"{self.name} (emulated)" if self.emulated else self.name
 
     def clean(self) -> None:
+        """Reject a GPU that draws less at work than idle."""
         if self.peak_w < self.idle_w:
             raise ValidationError({"peak_w": f"must be at least the idle watts ({self.idle_w})"})

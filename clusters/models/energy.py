@@ -21,8 +21,9 @@ PRICES = [MinValueValidator(Decimal(-1000)), MaxValueValidator(Decimal(1000))]
 class EnergyTariff(models.Model):
     """Version of a cluster's prices from `effective_from`; hours are in the cluster's zone.
 
-    A series has a price for each of its steps, and ends: from `effective_until` on, the version
-    holds again that the series replaced for a while.
+    A tariff has a default price, and bands for some hours. A series, such as day-ahead prices, has
+    a price for each of its steps, and ends: from `effective_until` on, the version that it replaced
+    holds again.
     """
 
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="tariffs")
@@ -72,19 +73,14 @@ class TariffBand(models.Model):
         return f"{self.from_time:%H:%M}-{self.to_time:%H:%M} at {self.price_per_kwh}"
 
     def clean(self) -> None:
-        if not self.days or set(self.days) - set(EVERY_DAY):
-            raise ValidationError(
-                {"days": "write the days as digits, 0 for Monday to 6 for Sunday, such as 01234"}
-            )
-        if self.to_time <= self.from_time and (self.to_time.hour, self.to_time.minute) != (0, 0):
-            raise ValidationError(
-                {
-                    "to_time": (
-                        "must be after from_time (00:00 means midnight); split a band that crosses"
-                        " midnight"
-                    )
-                }
-            )
+        """Reject days that are no digits from 0 to 6, and hours that cross midnight."""
+        if not self.days or not set(self.days) <= set(EVERY_DAY):
+            remedy = "write the days as digits, 0 for Monday to 6 for Sunday, such as 01234"
+            raise ValidationError({"days": remedy})
+        ends_at_midnight = (self.to_time.hour, self.to_time.minute) == (0, 0)
+        if self.to_time <= self.from_time and not ends_at_midnight:
+            rule = "must be after from_time (00:00 means midnight)"
+            raise ValidationError({"to_time": f"{rule}; split a band that crosses midnight"})
 
 
 class TariffStep(models.Model):

@@ -102,6 +102,7 @@ class Node(models.Model):
     machine may take the node's place.
     """
 
+    # What it is, and what operators want of it.
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="nodes")
     name = models.CharField(max_length=100)
@@ -115,6 +116,7 @@ class Node(models.Model):
         max_length=200, blank=True, default="", help_text="Why it is cordoned or drained"
     )
 
+    # What it offers, and what it draws.
     cores = models.FloatField(validators=[MinValueValidator(0.0)])
     memory_gb = models.FloatField(validators=[MinValueValidator(0.0)])
     reserved_cores = models.FloatField(
@@ -132,9 +134,12 @@ class Node(models.Model):
         validators=[MinValueValidator(0.0)],
         help_text="Watts of the machine without its GPUs",
     )
+
+    # How it is connected: for gangs over several nodes.
     rack = models.CharField(max_length=63, blank=True, default="")
     link_gbps = models.FloatField(default=0.0, validators=[MinValueValidator(0.0)])
 
+    # Its machine, and the session of its agent.
     machine_id = models.CharField(max_length=100)
     boot_id = models.CharField(max_length=100, blank=True, default="")
     token_sha256 = models.CharField(max_length=64, editable=False, db_index=True)
@@ -143,6 +148,8 @@ class Node(models.Model):
     session_expires_at = models.DateTimeField(null=True, blank=True, editable=False)
     heartbeat_seq = models.PositiveBigIntegerField(default=0, editable=False)
     last_seen_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    # What its agent has reported.
     disk_free_gb = models.FloatField(
         null=True, blank=True, editable=False, help_text="Room on the disk of its agent's folder"
     )
@@ -165,6 +172,8 @@ class Node(models.Model):
         editable=False,
         help_text="Why GPUs of the machine may be missing",
     )
+
+    # Who may use it.
     team = models.ForeignKey(
         "jobs.Team",
         null=True,
@@ -202,7 +211,8 @@ class Node(models.Model):
             return "one_team"
         if SHARED in self.features:
             return SHARED
-        return ISOLATED if self.features else ""
+        has_reported = bool(self.features)
+        return ISOLATED if has_reported else ""
 
     @property
     def limits(self) -> tuple[str, ...] | None:
@@ -229,10 +239,13 @@ class Device(models.Model):
     The agent reports `slots` until an operator sets another number (`slots_set`).
     """
 
+    # What it is: a whole GPU, or an instance of one that NVIDIA's MIG divides (its parent).
     node = models.ForeignKey(Node, on_delete=models.CASCADE, related_name="devices")
     uuid = models.CharField(max_length=100)
     parent_uuid = models.CharField(max_length=100, blank=True, default="")
     mig_profile = models.CharField(max_length=50, blank=True, default="")
+
+    # How many jobs may share it.
     slots = models.PositiveSmallIntegerField(
         default=1,
         validators=[MinValueValidator(1), MaxValueValidator(MOST_SLOTS)],
@@ -243,6 +256,8 @@ class Device(models.Model):
         editable=False,
         help_text="An operator set the slots: the agent's word is over",
     )
+
+    # Its memory and health, as the agent reports them.
     memory_gb = models.FloatField(validators=[MinValueValidator(0.0)])
     healthy = models.BooleanField(default=True)
     trouble = models.CharField(
@@ -253,6 +268,8 @@ class Device(models.Model):
         help_text="Why it is unhealthy; of a healthy one a warning",
     )
     emulated = models.BooleanField(default=False)
+
+    # Its newest sample: use from 0 to 1, memory, watts and where these come from, temperature.
     gpu_fraction = models.FloatField(null=True, blank=True)
     memory_used_gb = models.FloatField(null=True, blank=True)
     power_w = models.FloatField(null=True, blank=True)

@@ -7,15 +7,25 @@ from controlplane.web.pages.admin_base import ReadOnly, pretty
 @admin.register(Round)
 class RoundAdmin(ReadOnly):
     list_display = (
-        "number", "cluster", "status", "policy", "plan_status", "objective", "started_at",
+        "number",
+        "cluster",
+        "status",
+        "policy",
+        "plan_status",
+        "objective",
+        "started_at",
         "solve_s",
-    )  # fmt: skip
+    )
     list_filter = ("started_at", "cluster", "status", "policy")
     exclude = ("reasons", "parameters", "snapshot", "plan", "runs_expected", "changes", "rejected")
     readonly_fields = (
-        "reasons_shown", "parameters_shown", "changes_shown", "rejected_shown", "plan_shown",
+        "reasons_shown",
+        "parameters_shown",
+        "changes_shown",
+        "rejected_shown",
+        "plan_shown",
         "snapshot_shown",
-    )  # fmt: skip
+    )
     reasons_shown = pretty("reasons", "reasons")
     parameters_shown = pretty("parameters", "parameters")
     changes_shown = pretty("changes", "changes")

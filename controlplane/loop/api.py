@@ -29,7 +29,7 @@ class RoundSerializer(serializers.ModelSerializer[Round]):
             "plan_status", "objective", "bound",
             "cost_rate_per_h", "message", "carried", "started_at", "ended_at", "snapshot_s",
             "solve_s", "apply_s",
-        ]  # fmt: skip
+        ]  # fmt: skip  # a long list of names
 
 
 class RoundDetailSerializer(RoundSerializer):

@@ -30,8 +30,17 @@ CHUNK = 500
 """Rows of a piece of the export."""
 
 COLUMNS = (
-    "at", "actor", "channel", "address", "action", "thing", "thing_id", "team", "old", "new",
-)  # fmt: skip
+    "at",
+    "actor",
+    "channel",
+    "address",
+    "action",
+    "thing",
+    "thing_id",
+    "team",
+    "old",
+    "new",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,9 +148,17 @@ def without_assumed_times(ahead: Ahead, snapshot: Snapshot) -> Ahead:
 
 def _scenario(snapshot: Snapshot) -> Scenario:
     same = (
-        "energy", "gpu_types", "cluster", "currency", "horizon_s", "seed", "power_cap_w",
-        "power_caps", "emissions_cost_per_kg", "teams",
-    )  # fmt: skip
+        "energy",
+        "gpu_types",
+        "cluster",
+        "currency",
+        "horizon_s",
+        "seed",
+        "power_cap_w",
+        "power_caps",
+        "emissions_cost_per_kg",
+        "teams",
+    )
     return Scenario(
         nodes=tuple(_free(node) for node in snapshot.nodes),
         kinds=(*snapshot.kinds, *BATCH_KINDS),

@@ -120,9 +120,12 @@ def figures(turns: int) -> Iterator[dict[str, object]]:
         ours = medians["loadmaster"]
         ratio = ours / medians["tuned slurm"]
         yield figure(
-            f"beside Slurm: {NAMES[key]}, ratio to tuned Slurm", ratio, goal, "1",
+            f"beside Slurm: {NAMES[key]}, ratio to tuned Slurm",
+            ratio,
+            goal,
+            "1",
             **{f"{name} ({UNITS[key]})": round(value, 1) for name, value in medians.items()},
-        )  # fmt: skip
+        )
 
 
 def main() -> None:

@@ -266,10 +266,13 @@ class System:
 
     def _ask_django(self, code: str, *arguments: str) -> dict[str, Any]:
         done = subprocess.run(
-            [sys.executable, "-c", code, *arguments], cwd=ROOT,
-            env={**os.environ, **self.site.environment()}, capture_output=True, text=True,
+            [sys.executable, "-c", code, *arguments],
+            cwd=ROOT,
+            env={**os.environ, **self.site.environment()},
+            capture_output=True,
+            text=True,
             check=False,
-        )  # fmt: skip
+        )
         if done.returncode:
             raise ChaosError(f"the server's database cannot be used:\n{done.stderr}")
         said: dict[str, Any] = json.loads(done.stdout)

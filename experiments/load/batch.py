@@ -25,9 +25,14 @@ NODES, CORES = 2, 8.0
 PATIENCE_S = 600.0
 STAGES = ("created_at", "accepted_at", "running_at", "ended_at")
 TRUE = {
-    "name": "true", "cluster": HOUSE, "team": TEAM, "command": ["true"], "cores": 1,
-    "memory_gb": 0.01, "kind": "true",
-}  # fmt: skip
+    "name": "true",
+    "cluster": HOUSE,
+    "team": TEAM,
+    "command": ["true"],
+    "cores": 1,
+    "memory_gb": 0.01,
+    "kind": "true",
+}
 
 
 def start_nodes(local: Local) -> None:

@@ -66,9 +66,16 @@ def burst(stage: Stage, token: str, *, count: int, kind: str, known: bool = Fals
 
 def _job(name: str, kind: str, command: list[str], *, steps: int) -> dict[str, object]:
     return {
-        "name": name, "cluster": CLUSTER, "team": TEAM, "kind": kind, "command": command,
-        "steps": steps, "gpus": 1, "cores": 0.1, "memory_gb": 0.1,
-    }  # fmt: skip
+        "name": name,
+        "cluster": CLUSTER,
+        "team": TEAM,
+        "kind": kind,
+        "command": command,
+        "steps": steps,
+        "gpus": 1,
+        "cores": 0.1,
+        "memory_gb": 0.1,
+    }
 
 
 def _submit(stage: Stage, token: str, jobs: list[dict[str, object]]) -> None:

@@ -63,12 +63,23 @@ def _write_rounds(job: Job, node: Node, count: int, days: float) -> None:
     placed = Placement(str(job.pk), (seat,), predicted_run_s=3600.0)
     plan = Plan(cluster.policy, PlanStatus.HEURISTIC, (placed,))
     row = Round.objects.create(
-        cluster=cluster, number=ROUNDS_BEFORE, status=Round.Status.APPLIED,
-        reasons=["submission", "completion"], policy=cluster.policy, seed=1,
-        snapshot_sha256="0" * 64, plan=plan_json.to_json(plan), plan_sha256=plan_json.digest(plan),
-        plan_status=plan.status, timezone=cluster.timezone,
-        changes=[describe(Start(placed))], ended_at=now, snapshot_s=0.1, solve_s=0.1, apply_s=0.1,
-    )  # fmt: skip
+        cluster=cluster,
+        number=ROUNDS_BEFORE,
+        status=Round.Status.APPLIED,
+        reasons=["submission", "completion"],
+        policy=cluster.policy,
+        seed=1,
+        snapshot_sha256="0" * 64,
+        plan=plan_json.to_json(plan),
+        plan_sha256=plan_json.digest(plan),
+        plan_status=plan.status,
+        timezone=cluster.timezone,
+        changes=[describe(Start(placed))],
+        ended_at=now,
+        snapshot_s=0.1,
+        solve_s=0.1,
+        apply_s=0.1,
+    )
     copies = Copies(0, count, 86_400.0 * days / count)
     at = copies.moment()
     copies.of(row, {"number": f"{ROUNDS_BEFORE} - i", "started_at": at, "ended_at": at})
@@ -131,10 +142,19 @@ class Copies:
 def _copy(job: Job, node: Node, copies: Copies) -> None:
     now, key, its_run, at = timezone.now(), copies.key(0), copies.key(1), copies.moment()
     run = Assignment.objects.create(
-        job=job, node=node, fence=job.fence + 1, state=S.SUCCEEDED, accepted_at=now,
-        running_at=now, ended_at=now, metered_until=now, exit_code=0, energy_kwh=1.0,
-        energy_cost=1, power_source="measured",
-    )  # fmt: skip
+        job=job,
+        node=node,
+        fence=job.fence + 1,
+        state=S.SUCCEEDED,
+        accepted_at=now,
+        running_at=now,
+        ended_at=now,
+        metered_until=now,
+        exit_code=0,
+        energy_kwh=1.0,
+        energy_cost=1,
+        power_source="measured",
+    )
     times = dict.fromkeys(("submitted_at", "started_at", "completed_at"), at)
     copies.of(job, {"id": key, "name": f"'{job.name}-' || i", **times})
     for event in ("submitted", "completed"):
@@ -154,10 +174,22 @@ def _copy(job: Job, node: Node, copies: Copies) -> None:
         change = AssignmentEvent.objects.create(assignment=run, move=move, to_state=state)
         copies.of(change, {"assignment_id": its_run, "at": at})
     entry = EnergyEntry.objects.create(
-        assignment=run, hour=now, cluster=node.cluster, node=node, job=job, team=job.team,
-        purpose="training", gpu_s=3600.0, measured_kwh=0.7, rest_kwh=0.3, facility_kwh=1.2,
-        predicted_kwh=1.0, cost=1, measured_cost=1, predicted_cost=1,
-    )  # fmt: skip
+        assignment=run,
+        hour=now,
+        cluster=node.cluster,
+        node=node,
+        job=job,
+        team=job.team,
+        purpose="training",
+        gpu_s=3600.0,
+        measured_kwh=0.7,
+        rest_kwh=0.3,
+        facility_kwh=1.2,
+        predicted_kwh=1.0,
+        cost=1,
+        measured_cost=1,
+        predicted_cost=1,
+    )
     hour = copies.moment(hour=True)
     copies.of(entry, {"assignment_id": its_run, "job_id": key, "hour": hour})
 
@@ -165,8 +197,14 @@ def _copy(job: Job, node: Node, copies: Copies) -> None:
 def long_pages(cluster: str) -> Mapping[str, str]:
     """Name -> address of what a long past makes slow, for operators in part."""
     since = f"cluster={cluster}&from={timezone.now() - timedelta(days=HISTORY_DAYS):%Y-%m-%d}"
-    lists = ("jobs/job", "jobs/jobevent", "jobs/attempt", "jobs/assignment",
-             "jobs/assignmentevent", "accounting/energyentry")  # fmt: skip
+    lists = (
+        "jobs/job",
+        "jobs/jobevent",
+        "jobs/attempt",
+        "jobs/assignment",
+        "jobs/assignmentevent",
+        "accounting/energyentry",
+    )
     return {
         **{f"costs by {by}": f"/costs/?{since}&by={by}" for by in BY},
         "costs by job, last page": f"/costs/?{since}&by=job&page=5000",

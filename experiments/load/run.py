@@ -234,10 +234,13 @@ def a_round(cluster: str) -> Figures:
     return {
         "seconds": round(time.monotonic() - began_s, 2),
         "cpu_s": round(time.process_time() - used_s, 2),
-        "snapshot_s": row.snapshot_s, "solve_s": row.solve_s, "apply_s": row.apply_s,
+        "snapshot_s": row.snapshot_s,
+        "solve_s": row.solve_s,
+        "apply_s": row.apply_s,
         "jobs": len(result.snapshot.jobs),
-        "queued": house.jobs.filter(state="queued").count(), "placed": len(result.plan.placements),
-    }  # fmt: skip
+        "queued": house.jobs.filter(state="queued").count(),
+        "placed": len(result.plan.placements),
+    }
 
 
 def _wait_for_quiet(cluster: Cluster, patience_s: float = 60.0) -> None:

@@ -145,11 +145,14 @@ def hand_in_bulk(
 def a_job(seeded: Seeded, number: int, name: str) -> dict[str, object]:
     """A submission of a kind that is measured."""
     return {
-        "name": f"{name}-{number}", "cluster": seeded.cluster,
+        "name": f"{name}-{number}",
+        "cluster": seeded.cluster,
         "team": seeded.teams[number % len(seeded.teams)],
-        "kind": f"kind-{number % 8}", "command": ["python", "train.py", "--seed", str(number)],
-        "steps": 1000, "gpus": 1,
-    }  # fmt: skip
+        "kind": f"kind-{number % 8}",
+        "command": ["python", "train.py", "--seed", str(number)],
+        "steps": 1000,
+        "gpus": 1,
+    }
 
 
 def lost(ids: list[str]) -> int:
@@ -204,15 +207,19 @@ def read_pages(
 def pages(seeded: Seeded) -> Mapping[str, str]:
     """Name -> address of what people look at."""
     return {
-        "queue": "/", "queue, all jobs": "/?state=all", "queue, page 100": "/?page=100",
+        "queue": "/",
+        "queue, all jobs": "/?state=all",
+        "queue, page 100": "/?page=100",
         "queue, search": "/?search=train-99",
         "job that runs": f"/jobs/{seeded.running_job}/",
-        "job that waits": f"/jobs/{seeded.waiting_job}/", "nodes": "/nodes/",
+        "job that waits": f"/jobs/{seeded.waiting_job}/",
+        "nodes": "/nodes/",
         "timeline": f"/timeline/figure.json?cluster={seeded.cluster}&span=24h",
         "rounds": "/rounds/",
-        "API jobs": "/api/v1/jobs/", "API jobs, queued": "/api/v1/jobs/?state=queued&offset=5000",
+        "API jobs": "/api/v1/jobs/",
+        "API jobs, queued": "/api/v1/jobs/?state=queued&offset=5000",
         "API nodes": "/api/v1/nodes/",
-    }  # fmt: skip
+    }
 
 
 def _cost(client: Client, path: str) -> Figures:
@@ -243,9 +250,13 @@ def start_jobs(stage: Stage, token: str, *, count: int) -> Figures:
 
 def _one_start(stage: Stage, token: str, number: int, began_s: float) -> tuple[str, str]:
     job = {
-        "name": f"start-{number}", "cluster": CLUSTER, "kind": "start", "command": ["sleep", "60"],
-        "steps": 1000, "gpus": 1,
-    }  # fmt: skip
+        "name": f"start-{number}",
+        "cluster": CLUSTER,
+        "kind": "start",
+        "command": ["sleep", "60"],
+        "steps": 1000,
+        "gpus": 1,
+    }
     _, body = uvloop.run(_once(stage, json_request("/api/v1/jobs/", stage.host, token, job)))
     pk = str(json.loads(body).get("id", ""))
     while time.monotonic() - began_s < 30:

@@ -110,14 +110,20 @@ def _nodes(cluster: Cluster, count: int, now: datetime) -> list[tuple[Node, list
     ]
     nodes = [
         Node(
-            cluster=cluster, name=f"node-{i:04}", gpu_type=types[i % len(types)], cores=64.0,
+            cluster=cluster,
+            name=f"node-{i:04}",
+            gpu_type=types[i % len(types)],
+            cores=64.0,
             memory_gb=512.0,
-            machine_id=f"load-{i}", token_sha256=f"{i:064x}", last_seen_at=now + timedelta(days=1),
+            machine_id=f"load-{i}",
+            token_sha256=f"{i:064x}",
+            last_seen_at=now + timedelta(days=1),
             epoch=1,
-            session_expires_at=now + timedelta(days=1), features=["process", SHARED],
+            session_expires_at=now + timedelta(days=1),
+            features=["process", SHARED],
         )
         for i in range(count)
-    ]  # fmt: skip
+    ]
     devices = [
         [Device(node=n, uuid=f"GPU-{n.name}-{g}", memory_gb=32.0) for g in range(GPUS_A_NODE)]
         for n in nodes
@@ -164,13 +170,19 @@ def _jobs(
         who = i % len(teams)
         steps = rng.randrange(1_000, 1_000_000)
         yield Job(
-            name=f"train-{i}", cluster=cluster, team=teams[who], user=users[who],
+            name=f"train-{i}",
+            cluster=cluster,
+            team=teams[who],
+            user=users[who],
             kind=kinds[i % len(kinds)],
-            command=["python", "train.py", "--width", str(i % 64)], steps_per_epoch=steps,
+            command=["python", "train.py", "--width", str(i % 64)],
+            steps_per_epoch=steps,
             total_steps=steps,
-            gpus_min=1, gpus_max=rng.choice((1, 1, 2, 4)), priority=rng.choice((0, 0, 0, 1)),
+            gpus_min=1,
+            gpus_max=rng.choice((1, 1, 2, 4)),
+            priority=rng.choice((0, 0, 0, 1)),
             due_at=now + timedelta(hours=rng.uniform(1, 200)) if i % 3 else None,
-        )  # fmt: skip
+        )
 
 
 def _give_states(

@@ -14,12 +14,15 @@ from types import TracebackType
 import psutil
 
 PARTS = {
-    "web": "controlplane.serve", "nice": "web.nice_process",
+    "web": "controlplane.serve",
+    "nice": "web.nice_process",
     "worker": "celery -A controlplane worker",
     "beat": "celery -A controlplane beat",
-    "valkey": "valkey", "solver": "policies serve", "agents": "loadmaster.agent",
+    "valkey": "valkey",
+    "solver": "policies serve",
+    "agents": "loadmaster.agent",
     "postgres": "postgres",
-}  # fmt: skip
+}
 """Part -> what its processes have in their command lines."""
 
 EVERY_S = 5.0

@@ -66,9 +66,15 @@ class Tree:
         paths = {"PYTHONPATH": str(self.folder), "NUMBA_CACHE_DIR": str(self.folder / "kernels")}
         try:
             done = subprocess.run(
-                command, cwd=self.folder, env={**os.environ, **paths}, stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LONGEST_S,
-            )  # fmt: skip
+                command,
+                cwd=self.folder,
+                env={**os.environ, **paths},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=LONGEST_S,
+            )
         except subprocess.TimeoutExpired:
             return FAILED, "1 failed: the tests hang"
         finally:

@@ -43,8 +43,11 @@ class ArrayAction:
 
 ACTIONS: Mapping[str, ArrayAction] = {
     "cancel": ArrayAction(
-        JobMove.CANCELLED, (S.HELD, S.QUEUED), services.cancelled,
-        (S.HELD, S.QUEUED, S.PROFILING, S.STARTING, S.RUNNING, S.STOPPING), services.job_cancel,
+        JobMove.CANCELLED,
+        (S.HELD, S.QUEUED),
+        services.cancelled,
+        (S.HELD, S.QUEUED, S.PROFILING, S.STARTING, S.RUNNING, S.STOPPING),
+        services.job_cancel,
     ),
     "hold": ArrayAction(
         JobMove.HOLD, (S.QUEUED,), services.held, (S.QUEUED, S.PROFILING), services.job_hold
@@ -53,7 +56,7 @@ ACTIONS: Mapping[str, ArrayAction] = {
     "requeue": ArrayAction(
         JobMove.REQUEUE, (S.FAILED, S.CANCELLED), services.requeued, queues=True
     ),
-}  # fmt: skip
+}
 """Actions of people on an array. Hold keeps waiting elements back; those that run go on."""
 
 

@@ -71,7 +71,11 @@ def variables_of(job: Job) -> Mapping[str, str]:
     if (array := job.array) is None:
         return {}
     values = {
-        "": array.pk, "_INDEX": job.array_index, "_COUNT": array.size, "_MIN": array.lowest,
-        "_MAX": array.highest, "_STEP": array.step,
-    }  # fmt: skip
+        "": array.pk,
+        "_INDEX": job.array_index,
+        "_COUNT": array.size,
+        "_MIN": array.lowest,
+        "_MAX": array.highest,
+        "_STEP": array.step,
+    }
     return {f"LOADMASTER_ARRAY{name}": str(value) for name, value in values.items()}

@@ -34,4 +34,4 @@ __all__ = [
     "Attempt", "Condition", "Dependency", "Forecast", "IdempotencyKey", "Job", "JobArray",
     "JobCounter", "JobEvent", "Kind", "LogChunk", "Membership", "ProgressPoint",
     "RunTimeHistory", "Secret", "Team", "TeamRole", "UnfinishedArray", "UsagePoint",
-]  # fmt: skip
+]  # fmt: skip  # a long list of names

@@ -217,9 +217,13 @@ class Job(models.Model):
         "self", null=True, blank=True, on_delete=models.SET_NULL, related_name="clones"
     )
     dependencies: models.ManyToManyField[Job, Dependency] = models.ManyToManyField(
-        "self", symmetrical=False, blank=True, related_name="dependents",
-        through="Dependency", through_fields=("job", "on"),
-    )  # fmt: skip
+        "self",
+        symmetrical=False,
+        blank=True,
+        related_name="dependents",
+        through="Dependency",
+        through_fields=("job", "on"),
+    )
 
     # Kept true by the database itself, whoever changes a row, so that the queue's order can be read
     # from an index.

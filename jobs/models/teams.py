@@ -30,9 +30,13 @@ class Team(models.Model):
     """
 
     LIMITS = (
-        "max_tardiness_weight", "max_priority", "max_weight", "max_queued_jobs", "max_gpus",
+        "max_tardiness_weight",
+        "max_priority",
+        "max_weight",
+        "max_queued_jobs",
+        "max_gpus",
         "max_submissions_per_minute",
-    )  # fmt: skip
+    )
 
     name = models.SlugField(unique=True, max_length=63)
     weight = models.FloatField(

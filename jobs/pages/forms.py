@@ -20,15 +20,22 @@ from jobs.submission.validation import ON_DISCONNECT, JobInvalid
 from loadmaster.features import RUNTIMES
 
 WHOLE = (
-    "epochs", "steps_per_epoch", "gpus_min", "gpus_max", "priority", "max_retries", "units",
-    "units_per_node", "nodes",
-)  # fmt: skip
+    "epochs",
+    "steps_per_epoch",
+    "gpus_min",
+    "gpus_max",
+    "priority",
+    "max_retries",
+    "units",
+    "units_per_node",
+    "nodes",
+)
 REAL = ("cores", "memory_gb", "tardiness_weight", "weight")
 PLAIN = (
     "name", "cluster", "team", "runtime", "image", "command", "due", "deadline", "walltime",
     "checkpoint_place", "kind", "on_disconnect", "profiling", "on_walltime", "processes", "array",
     "begin", "signal",
-)  # fmt: skip
+)  # fmt: skip  # a long list of names
 FLAGS = ("may_mix", "may_share", "repeatable", "hold", "exclusive")
 MAX_TYPED = 100_000
 

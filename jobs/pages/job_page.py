@@ -61,10 +61,15 @@ SENTENCES: Mapping[str, str] = {
 }
 
 TOLD: Mapping[str, str] = {
-    "reason": "{}", "why": "{}", "message": "{}", "warnings": "{}", "gpus": "GPUs: {}",
-    "steps": "at step {}", "fence": "launch {}",
+    "reason": "{}",
+    "why": "{}",
+    "message": "{}",
+    "warnings": "{}",
+    "gpus": "GPUs: {}",
+    "steps": "at step {}",
+    "fence": "launch {}",
     "round": "by round {}",
-}  # fmt: skip
+}
 """Event fields that people read, in this order."""
 
 BY_ITSELF = frozenset({"", "round"})

@@ -97,7 +97,7 @@ _OF_JOB = (
     "waiting_code", "waiting_detail", "failure_reason", "team__name", "user__username",
     "kind__name", "kind__reports_steps", "cores", "batch", "units", "gpus_min", "gpus_max",
     "walltime_s", "cluster", "array_index", "array__indices", "array__at_once", "array__size",
-)  # fmt: skip
+)  # fmt: skip  # a long list of names
 
 
 @dataclass(frozen=True, slots=True)

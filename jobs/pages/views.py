@@ -56,10 +56,14 @@ def queue(request: HttpRequest) -> HttpResponse:
     page, found = queue_page(user, teams, filters, request.GET.get("page"))
     rows = with_arrays(user, found, filters)
     context = {
-        "filters": filters, "page": page, "rows": rows, "query": filters.query,
-        "numbers": queue_numbers(user, teams), "teams": teams,
+        "filters": filters,
+        "page": page,
+        "rows": rows,
+        "query": filters.query,
+        "numbers": queue_numbers(user, teams),
+        "teams": teams,
         "others": used_by_others(user, teams).words,
-    }  # fmt: skip
+    }
     context["states"] = {name: words for name, (words, _) in STATE_FILTERS.items()}
     return page_or_part(request, "jobs/queue.html", "jobs/_queue.html", context)
 

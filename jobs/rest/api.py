@@ -45,7 +45,8 @@ from jobs.submission.refusals import JobConflict
 from jobs.submission.submit import Submission
 from jobs.submission.validation import JobInvalid
 
-STATES = [(str(s), str(s)) for s in JobState]
+STATES = [(str(state), str(state)) for state in JobState]
+"""Choices of the filter by state, as (value, label)."""
 
 
 class JobFilter(django_filters.FilterSet):  # type: ignore[misc]  # the library has no types
@@ -75,39 +76,55 @@ class JobFilter(django_filters.FilterSet):  # type: ignore[misc]  # the library 
         fields: list[str] = []
 
     def of_mine(self, jobs: QuerySet[Job], name: str, value: bool) -> QuerySet[Job]:
+        """Return only own jobs, or, for false, only those of others."""
         own = Q(user=self.request.user.pk)
         return jobs.filter(own if value else ~own)
 
     def of_active(self, jobs: QuerySet[Job], name: str, value: bool) -> QuerySet[Job]:
-        return jobs.filter(self.of_active_states(value))
+        """Return only jobs that are not over, or, for false, only those that are."""
+        return jobs.filter(self._is_active(value))
 
     @staticmethod
-    def of_active_states(value: bool) -> Q:
-        active = Q(state__in=sorted(str(s) for s in ACTIVE))
-        return UNFINISHED & active if value else ~active
+    def _is_active(value: bool) -> Q:
+        """Return the condition of the filter `active`."""
+        active = Q(state__in=sorted(str(state) for state in ACTIVE))
+        if value:
+            return UNFINISHED & active  # the index of unfinished jobs serves the first part
+        return ~active
 
     def of_array(self, jobs: QuerySet[Job], name: str, value: UUID) -> QuerySet[Job]:
+        """Return the elements of an array in the order of their indices."""
         return jobs.filter(array=value).order_by("array_index")
 
     def of_fold(self, jobs: QuerySet[Job], name: str, value: bool) -> QuerySet[Job]:
-        found = id_begins(self.form.cleaned_data["search"] or "")
-        return jobs.filter(first_of_array(self._states()) | found) if value else jobs
+        """Return of each array only the first element that the other filters leave.
 
-    def _states(self) -> Q:
-        """Condition of the filters by state, which of an array's elements meet differently."""
-        asked = self.form.cleaned_data
-        states = Q(state__in=asked["state"]) if asked["state"] else Q()
-        active = asked["active"]
-        return states if active is None else states & self.of_active_states(active)
+        An element whose own id or number is searched for stays, too.
+        """
+        if not value:
+            return jobs
+        searched = id_begins(self.form.cleaned_data["search"] or "")
+        return jobs.filter(first_of_array(self._has_state()) | searched)
+
+    def _has_state(self) -> Q:
+        """Return the condition of the filters by state, in which elements of an array differ."""
+        filters = self.form.cleaned_data
+        condition = Q()
+        if filters["state"]:
+            condition &= Q(state__in=filters["state"])
+        if filters["active"] is not None:
+            condition &= self._is_active(filters["active"])
+        return condition
 
     def of_search(self, jobs: QuerySet[Job], name: str, value: str) -> QuerySet[Job]:
-        named = Q(name__icontains=value) | Q(kind__name__icontains=value)
-        return jobs.filter(named | id_begins(value) | array_id_begins(value))
+        """Return the jobs whose name, kind, number or id has this text."""
+        is_named = Q(name__icontains=value) | Q(kind__name__icontains=value)
+        return jobs.filter(is_named | id_begins(value) | array_id_begins(value))
 
 
-KEY = "Idempotency-Key"
+KEY_NAME = "Idempotency-Key"
 KEY_HEADER = OpenApiParameter(
-    KEY,
+    KEY_NAME,
     OpenApiTypes.STR,
     OpenApiParameter.HEADER,
     description="The same key and body give the same job again",
@@ -124,26 +141,29 @@ class JobViewSet(StrictView, mixins.ListModelMixin, GenericViewSet[Job]):
     lookup_value_regex = "[0-9a-fA-F-]{36}"
 
     def get_queryset(self) -> QuerySet[Job]:
-        return listed_jobs(self.request.user) if self.action == "list" else Job.objects.none()
+        """Return the jobs of the list; other actions get their job by `get_job`."""
+        if self.action == "list":
+            return listed_jobs(self.request.user)
+        return Job.objects.none()
 
     def paginate_queryset(self, queryset: QuerySet[Any] | Sequence[Any]) -> list[Any] | None:
-        """Page of the list: first ids by an index alone, then their rows."""
+        """Return a page of the list: first ids by an index alone, then their rows."""
         if self.action != "list" or not isinstance(queryset, QuerySet):
             return super().paginate_queryset(queryset)
         ids = super().paginate_queryset(queryset.values_list("pk", flat=True)) or ()
-        place = {pk: i for i, pk in enumerate(ids)}
-        return sorted(
-            listed_jobs(self.request.user).filter(pk__in=place), key=lambda job: place[job.pk]
-        )
+        place_by_id = {pk: place for place, pk in enumerate(ids)}
+        jobs = listed_jobs(self.request.user).filter(pk__in=place_by_id)
+        return sorted(jobs, key=lambda job: place_by_id[job.pk])
 
     def get_serializer(self, *args: Any, **kwargs: Any) -> BaseSerializer[Job]:
-        rows = args[0] if args and isinstance(args[0], list) else []
-        names = names_in_waiting(self.request.user, rows)
-        folds = self.action == "list" and flag_of(self.request, "fold")
-        states = states_of(job.array_id for job in rows if job.array_id) if folds else {}
-        context = {**self.get_serializer_context(), "names": names, **_starts(rows)}
-        kwargs["context"] = {**context, "states": states}
-        return serializers.JobSerializer(*args, **kwargs)
+        """Return the serializer of a page, with all that its jobs need, read at once."""
+        jobs: list[Job] = args[0] if args and isinstance(args[0], list) else []
+        context: dict[str, Any] = dict(self.get_serializer_context())
+        context["names"] = names_in_waiting(self.request.user, jobs)
+        context.update(_starts(jobs))
+        if self.action == "list" and flag_of(self.request, "fold"):
+            context["states"] = states_of(job.array_id for job in jobs if job.array_id)
+        return serializers.JobSerializer(*args, **{**kwargs, "context": context})
 
     @extend_schema(responses=serializers.JobDetailSerializer)
     def retrieve(self, request: Request, pk: str) -> Response:
@@ -157,7 +177,8 @@ class JobViewSet(StrictView, mixins.ListModelMixin, GenericViewSet[Job]):
     )
     def create(self, request: Request) -> Response:
         """Submit a job."""
-        user, key = _user(request), request.headers.get(KEY)
+        user = _user(request)
+        key = request.headers.get(KEY_NAME)
         return _submitted(request, lambda: services.job_submit(user, request.data, key))
 
     @extend_schema(
@@ -168,7 +189,9 @@ class JobViewSet(StrictView, mixins.ListModelMixin, GenericViewSet[Job]):
     @action(detail=True, methods=["post"])
     def clone(self, request: Request, pk: str) -> Response:
         """Submit a job's description again, with the fields of the body replaced."""
-        job, user, key = get_job(request.user, pk), _user(request), request.headers.get(KEY)
+        job = get_job(request.user, pk)
+        user = _user(request)
+        key = request.headers.get(KEY_NAME)
         return _submitted(request, lambda: services.job_clone(job, user, request.data, key))
 
     @extend_schema(request=None, responses=serializers.JobDetailSerializer)
@@ -233,11 +256,13 @@ class JobViewSet(StrictView, mixins.ListModelMixin, GenericViewSet[Job]):
     def _page(
         self, serializer: Callable[..., BaseSerializer[Any]], rows: QuerySet[Any]
     ) -> Response:
+        """Answer with a page of these rows."""
         page = self.paginate_queryset(rows)
         return self.get_paginated_response(serializer(page, many=True).data)
 
 
 def _user(request: Request) -> User:
+    """Return the caller, who is logged in."""
     return cast(User, request.user)
 
 
@@ -246,24 +271,30 @@ def _detail(
     job: Job,
     serializer: type[serializers.JobSerializer] = serializers.JobDetailSerializer,
 ) -> serializers.JobSerializer:
-    fresh = get_object_or_404(whole_jobs(request.user), pk=job.pk)
-    names = names_in_waiting(request.user, [fresh])
-    context = {"request": request, "names": names, **_starts([fresh])}
-    return serializer(fresh, context={**context, "first_forecast": first_forecast(fresh)})
+    """Return the serializer of one job, read anew."""
+    newest = get_object_or_404(whole_jobs(request.user), pk=job.pk)
+    context = {
+        "request": request,
+        "names": names_in_waiting(request.user, [newest]),
+        "first_forecast": first_forecast(newest),
+        **_starts([newest]),
+    }
+    return serializer(newest, context=context)
 
 
 def _starts(jobs: Sequence[Job]) -> dict[str, Any]:
-    """Expected starts of waiting jobs, why others have none, and unknown run times."""
+    """Return expected starts of waiting jobs, why others have none, and unknown run times."""
     now = timezone.now()
-    found = starts_of(jobs, now)
+    starts = starts_of(jobs, now)
     return {
-        "expected": found.expected,
-        "start_unknown": found.unknown,
-        "run_times": unknown_run_times(jobs, now, known=found.of_known_end),
+        "expected": starts.expected,
+        "start_unknown": starts.unknown,
+        "run_times": unknown_run_times(jobs, now, known=starts.of_known_end),
     }
 
 
 def _acted(request: Request, pk: str, act: Callable[[Job, User], Job]) -> Response:
+    """Act on a job, and answer with the job; 409 if its state does not allow it."""
     try:
         job = act(get_job(request.user, pk), _user(request))
     except JobConflict as error:
@@ -272,15 +303,16 @@ def _acted(request: Request, pk: str, act: Callable[[Job, User], Job]) -> Respon
 
 
 def _submitted(request: Request, submit: Callable[[], Submission]) -> Response:
+    """Submit, and answer 201 with the job; 200 if the key is known from an earlier call."""
     try:
-        done = submit()
+        submission = submit()
     except JobInvalid as error:
         raise ValidationError(cast("dict[str, Any]", error.fields)) from None
     except JobConflict as error:
         raise error_of_conflict(error) from None
-    if done.created:
-        return Response(bodies([done])[0], status=status.HTTP_201_CREATED)
-    return Response(_detail(request, done.job, serializers.SubmissionSerializer).data)
+    if submission.created:
+        return Response(bodies([submission])[0], status=status.HTTP_201_CREATED)
+    return Response(_detail(request, submission.job, serializers.SubmissionSerializer).data)
 
 
 router = SimpleRouter()

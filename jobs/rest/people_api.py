@@ -76,6 +76,7 @@ class Login(OnlySettable, serializers.Serializer[Any]):
     valid_h = serializers.FloatField(default=None, min_value=0.001)
 
     def validate_valid_h(self, hours: float | None) -> timedelta:
+        """Return the time for which the token is valid."""
         try:
             return tokens.lifetime(hours)
         except tokens.LifetimeError as error:
@@ -121,6 +122,7 @@ class TokensView(StrictView):
         return super().get_authenticators()
 
     def get_permissions(self) -> list[BasePermission]:
+        """Let everybody log in."""
         if self.request is not None and self.request.method == "POST":
             return [AllowAny()]
         return cast("list[BasePermission]", super().get_permissions())
@@ -194,4 +196,5 @@ class CurrentTokenView(StrictView):
 
 
 def _user(request: Request) -> User:
+    """Return the caller, who is logged in."""
     return cast(User, request.user)

@@ -40,6 +40,7 @@ MOST_NUMBERS = 100
 """Numbers of one request."""
 
 RUNNING = (JobState.STARTING, JobState.RUNNING, JobState.STOPPING)
+"""States of a job that has a launch."""
 
 
 class LaunchAuthentication(BaseAuthentication):
@@ -66,6 +67,7 @@ class _ScriptView(StrictView):
 
     @property
     def user(self) -> User:
+        """User whose script asks."""
         return cast(User, self.request.user)
 
     @property
@@ -104,10 +106,10 @@ class ScriptJobsView(_ScriptView):
         elif since is not None:
             jobs = jobs.filter(Q(completed_at__gte=since) | UNFINISHED)
         else:
-            jobs = jobs.filter(state__in=sorted(map(str, ACTIVE)))
-        found = list(jobs.order_by("number")[:MOST_ROWS])
+            jobs = jobs.filter(state__in=sorted(str(state) for state in ACTIVE))
+        listed = list(jobs.order_by("number")[:MOST_ROWS])
         measured = request.query_params.get("usage", "") == "memory"
-        return Response({"jobs": rows_of(found, measured=measured)})
+        return Response({"jobs": rows_of(listed, measured=measured)})
 
     @extend_schema(exclude=True, request=OpenApiTypes.OBJECT)
     def post(self, request: Request) -> Response:
@@ -115,10 +117,13 @@ class ScriptJobsView(_ScriptView):
         data = request.data
         if not isinstance(data, dict) or data.keys() != {"sbatch"}:
             raise ValidationError({"sbatch": ["must be the only field, with the script to submit"]})
-        where = {"team": self.job.team.name, "cluster": self.job.cluster.name}
         try:
             key = request.headers.get("Idempotency-Key")
-            fields = {**where, "sbatch": data["sbatch"]}
+            fields = {
+                "team": self.job.team.name,
+                "cluster": self.job.cluster.name,
+                "sbatch": data["sbatch"],
+            }
             submission = services.job_submit(self.user, fields, key)
         except JobInvalid as error:
             raise ValidationError(cast("dict[str, Any]", error.fields)) from None
@@ -190,17 +195,22 @@ def _of_references(jobs: QuerySet[Job], references: list[str]) -> Q:
 
 def _named(jobs: QuerySet[Job], reference: str) -> Job | JobArray | None:
     """Return the job or array of a number (12), or an element (12_3); None if unknown."""
+    # 1. The number, and the index of an element.
     base, index = element_of(reference)
     number = read_number(base)
     if number is None:
         return None
-    array = arrays_with_numbers(jobs, [number]).get(number)
+
+    # 2. An array, or one of its elements.
+    array_id = arrays_with_numbers(jobs, [number]).get(number)
     if index is not None:
-        return jobs.filter(array=array, array_index=index).first() if array else None
-    if array is not None:
-        return JobArray.objects.get(pk=array)
-    job = jobs_with_numbers(jobs, [number]).get(number)
-    return jobs.get(pk=job) if job else None
+        return jobs.filter(array=array_id, array_index=index).first() if array_id else None
+    if array_id is not None:
+        return JobArray.objects.get(pk=array_id)
+
+    # 3. A job.
+    job_id = jobs_with_numbers(jobs, [number]).get(number)
+    return jobs.get(pk=job_id) if job_id else None
 
 
 def _moment(text: str) -> datetime | None:

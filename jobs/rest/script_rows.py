@@ -16,6 +16,7 @@ from jobs.models import Assignment, AssignmentSlot, Dependency, Job
 from jobs.selectors import LIVE_STATES
 
 NO_NODES: Sequence[str] = ()
+"""Nodes of a job that runs nowhere."""
 
 
 def rows_of(jobs: Sequence[Job], *, measured: bool = False) -> list[dict[str, Any]]:
@@ -23,15 +24,18 @@ def rows_of(jobs: Sequence[Job], *, measured: bool = False) -> list[dict[str, An
 
     `measured`: with the memory that their last launches have used.
     """
-    live = _nodes_of(jobs, is_live=True)
-    last = _nodes_of([job for job in jobs if job.is_over], is_live=False)
+    # 1. Facts of all jobs by their ids, in one query each.
+    nodes_now = _nodes_of(jobs, is_live=True)
+    nodes_at_end = _nodes_of([job for job in jobs if job.is_over], is_live=False)
     ends = _ends(jobs)
     waits = _dependencies(jobs)
     peaks_gb = _peaks_gb(jobs) if measured else {}
+
+    # 2. A row for each job.
     rows = []
     for job in jobs:
-        row = _row(job, live.get(job.pk, NO_NODES))
-        row["ran_on"] = list(last.get(job.pk, row["nodes"]))
+        row = _row(job, nodes_now.get(job.pk, NO_NODES))
+        row["ran_on"] = list(nodes_at_end.get(job.pk, row["nodes"]))
         code, blame = ends.get(job.pk, (None, ""))
         row["exit_code"] = code
         row["blame"] = blame
@@ -43,14 +47,15 @@ def rows_of(jobs: Sequence[Job], *, measured: bool = False) -> list[dict[str, An
 
 def _nodes_of(jobs: Sequence[Job], *, is_live: bool) -> Mapping[UUID, Sequence[str]]:
     """Return the names of the nodes on which each job runs, or on which its last launch ran."""
-    of_jobs = Assignment.objects.filter(job__in=[job.pk for job in jobs])
+    assignments = Assignment.objects.filter(job__in=[job.pk for job in jobs])
     if is_live:
-        of_jobs = of_jobs.filter(state__in=LIVE_STATES)
+        assignments = assignments.filter(state__in=LIVE_STATES)
     else:
-        of_jobs = of_jobs.filter(fence=F("job__fence"))
+        assignments = assignments.filter(fence=F("job__fence"))
+    in_order = assignments.order_by("fence", "copy", "rank")
     nodes: dict[UUID, list[str]] = defaultdict(list)
-    for job, node in of_jobs.order_by("fence", "copy", "rank").values_list("job", "node__name"):
-        nodes[job].append(node)
+    for job_id, node in in_order.values_list("job", "node__name"):
+        nodes[job_id].append(node)
     return nodes
 
 
@@ -59,7 +64,7 @@ def _ends(jobs: Sequence[Job]) -> dict[UUID, tuple[int | None, str]]:
     ended = [job.pk for job in jobs if job.is_over]
     last = Assignment.objects.filter(job__in=ended, rank=0, fence=F("job__fence"))
     rows = last.order_by("created_at").values_list("job", "exit_code", "reason_class")
-    return {job: (code, reason_class) for job, code, reason_class in rows}
+    return {job_id: (code, reason_class) for job_id, code, reason_class in rows}
 
 
 def _peaks_gb(jobs: Sequence[Job]) -> dict[UUID, float]:
@@ -74,13 +79,14 @@ def _dependencies(jobs: Sequence[Job]) -> Mapping[UUID, list[str]]:
     """Return what each job still waits for, as in a job file with numbers in place of ids."""
     waiting = [job.pk for job in jobs if not job.is_over]
     links = Dependency.objects.filter(unsatisfied(), job__in=waiting)
-    of_jobs: dict[UUID, list[Dependency]] = defaultdict(list)
+    links_by_job: dict[UUID, list[Dependency]] = defaultdict(list)
     for link in links.select_related("on__array", "on_array").order_by("pk"):
-        of_jobs[link.job_id].append(link)
-    return {job: in_job_file(of_job, numbered=True) for job, of_job in of_jobs.items()}
+        links_by_job[link.job_id].append(link)
+    return {job_id: in_job_file(own, numbered=True) for job_id, own in links_by_job.items()}
 
 
 def _row(job: Job, nodes: Sequence[str]) -> dict[str, Any]:
+    """Return the facts of a job's own row; `nodes`: names of those on which it runs."""
     now = timezone.now()
     end = job.completed_at or now
     array = job.array
@@ -118,20 +124,18 @@ def _row(job: Job, nodes: Sequence[str]) -> dict[str, Any]:
 
 
 def node_rows(cluster: Cluster) -> list[dict[str, Any]]:
-    """Return the cluster's nodes in the form that `loadmaster.slurm.programs.nodes.Row` describes.
+    """Return the cluster's nodes in the form that `loadmaster.slurm.programs.sinfo.Row` describes.
 
     They say how much of each is in use, and not by whom.
     """
     nodes = Node.objects.filter(cluster=cluster).exclude(role=Role.PROFILING).order_by("name")
-    counted = nodes.select_related("gpu_type").annotate(
-        gpus=Count("devices", filter=Q(devices__healthy=True))
-    )
-    used_cores, alone = _in_use(cluster)
+    healthy_gpus = Count("devices", filter=Q(devices__healthy=True))
+    used_cores, exclusive_nodes = _cores_in_use(cluster)
     used_gpus = _gpus_in_use(cluster)
     rows = []
-    for node in counted:
+    for node in nodes.select_related("gpu_type").annotate(gpus=healthy_gpus):
         cores = node.cores - node.reserved_cores
-        in_use = cores if node.pk in alone else used_cores[node.pk]
+        in_use = cores if node.pk in exclusive_nodes else used_cores[node.pk]
         rows.append(
             {
                 "name": node.name,
@@ -153,21 +157,21 @@ def node_rows(cluster: Cluster) -> list[dict[str, Any]]:
     return rows
 
 
-def _in_use(cluster: Cluster) -> tuple[Mapping[UUID, float], set[UUID]]:
+def _cores_in_use(cluster: Cluster) -> tuple[Mapping[UUID, float], set[UUID]]:
     """Return the cores that jobs have on each node, and the nodes that jobs have for themselves."""
     live = Assignment.objects.filter(node__cluster=cluster, state__in=LIVE_STATES)
     rows = live.values_list("node", "job__cores", "units", "cpu_quota", "job__exclusive")
     cores: defaultdict[UUID, float] = defaultdict(float)
-    alone = set[UUID]()
-    for node, of_unit, units, quota, is_exclusive in rows:
-        cores[node] += of_unit * units if quota is None else quota
+    exclusive_nodes = set[UUID]()
+    for node_id, unit_cores, units, cpu_quota, is_exclusive in rows:
+        cores[node_id] += unit_cores * units if cpu_quota is None else cpu_quota
         if is_exclusive:
-            alone.add(node)
-    return cores, alone
+            exclusive_nodes.add(node_id)
+    return cores, exclusive_nodes
 
 
 def _gpus_in_use(cluster: Cluster) -> Mapping[UUID, int]:
     """Return the number of GPUs that jobs have on each node."""
-    held = AssignmentSlot.objects.filter(live=True, device__node__cluster=cluster).order_by()
-    counted = held.values_list("device__node").annotate(Count("device", distinct=True))
-    return Counter(dict(counted))
+    slots = AssignmentSlot.objects.filter(live=True, device__node__cluster=cluster).order_by()
+    devices_by_node = slots.values_list("device__node").annotate(Count("device", distinct=True))
+    return Counter(dict(devices_by_node))

@@ -16,6 +16,10 @@ from jobs.services import job_data
 from jobs.wording.explanation import explain
 from loadmaster.protocol import AssignmentState
 from loadmaster.slurm.options.reading import MAX_SCRIPT
+from policies.contract.snapshot import Purpose
+
+LONGEST_REMAINING_S = 1e9
+"""Seconds until a job's end beyond which none is shown."""
 
 
 class PlacementSerializer(serializers.Serializer[Any]):
@@ -38,10 +42,6 @@ class PlacementSerializer(serializers.Serializer[Any]):
 
     def get_devices(self, assignment: Assignment) -> list[str]:
         return _devices(assignment)
-
-
-_PLACEMENT = PlacementSerializer()
-"""Shared, because a list would make one for each job."""
 
 
 class ProgressSerializer(serializers.Serializer[Any]):
@@ -118,8 +118,10 @@ class WaitingSerializer(serializers.Serializer[Any]):
     facts = FactSerializer(many=True)
 
 
+# Shared, because a list would make one of each for every job.
+_PLACEMENT = PlacementSerializer()
 _EXPECTED = ExpectedSerializer()
-_FIRST = FirstForecastSerializer()
+_FIRST_FORECAST = FirstForecastSerializer()
 _RUN_TIME = RunTimeSerializer()
 
 
@@ -158,17 +160,22 @@ class JobSerializer(serializers.ModelSerializer[Job]):
             "gpus_max", "priority", "tardiness_weight", "due", "deadline", "begin", "submitted_at",
             "started_at", "completed_at", "hold_wanted", "failure_reason", "progress", "placement",
             "waiting", "run_time", "array",
-        ]  # fmt: skip
+        ]  # fmt: skip  # a long list of names
 
     @extend_schema_field(ElementSerializer(allow_null=True))
     def get_array(self, job: Job) -> dict[str, Any] | None:
         """Its array and index; null for a single job."""
         if job.array is None:
             return None
-        states = self.context.get("states", {}).get(job.array.pk, {})
-        told = ("number", "indices", "at_once", "size")
-        given = {name: getattr(job.array, name) for name in told}
-        return {"id": str(job.array.pk), "index": job.array_index, **given, "states": states}
+        return {
+            "id": str(job.array.pk),
+            "number": job.array.number,
+            "index": job.array_index,
+            "indices": job.array.indices,
+            "at_once": job.array.at_once,
+            "size": job.array.size,
+            "states": self.context.get("states", {}).get(job.array.pk, {}),
+        }
 
     @extend_schema_field(ProgressSerializer)
     def get_progress(self, job: Job) -> dict[str, Any]:
@@ -178,21 +185,23 @@ class JobSerializer(serializers.ModelSerializer[Job]):
     @extend_schema_field(PlacementSerializer(many=True))
     def get_placement(self, job: Job) -> list[dict[str, Any]]:
         """Its ranks' places; empty for a job that is nowhere."""
-        return [dict(_PLACEMENT.to_representation(a)) for a in _live(job)]
+        return [dict(_PLACEMENT.to_representation(assignment)) for assignment in _live(job)]
 
     @extend_schema_field(WaitingSerializer(allow_null=True))
     def get_waiting(self, job: Job) -> dict[str, Any] | None:
         """Code, reason and expected start; null for a job that runs or is over."""
         names = self.context.get("names", {})
-        told = explain(job.state, job.waiting_code, job.waiting_detail, names, timezone.now())
-        if not told.sentence:
+        explanation = explain(
+            job.state, job.waiting_code, job.waiting_detail, names, timezone.now()
+        )
+        if not explanation.sentence:
             return None
         expected = self.context.get("expected", {}).get(job.pk)
         return {
             "code": job.waiting_code or job.state,
-            "reason": told.sentence,
-            "remedy": told.remedy,
-            "facts": [{"heading": heading, "text": text} for heading, text in told.lists],
+            "reason": explanation.sentence,
+            "remedy": explanation.remedy,
+            "facts": [{"heading": heading, "text": text} for heading, text in explanation.lists],
             "expected": None if expected is None else _EXPECTED.to_representation(expected),
             "start_unknown": self.context.get("start_unknown", {}).get(job.pk, ""),
         }
@@ -215,13 +224,13 @@ class JobDetailSerializer(JobSerializer):
         fields = [
             *JobSerializer.Meta.fields, "total_steps", "first_forecast", "fence", "retries_used",
             "max_retries", "retry_at", "image_digest", "received_s", "cloned_from", "spec",
-        ]  # fmt: skip
+        ]  # fmt: skip  # a long list of names
 
     @extend_schema_field(FirstForecastSerializer(allow_null=True))
     def get_first_forecast(self, job: Job) -> dict[str, Any] | None:
         """The start that was forecast first, and how far off it was; null until it starts."""
-        found = self.context.get("first_forecast")
-        return None if found is None else dict(_FIRST.to_representation(found))
+        forecast = self.context.get("first_forecast")
+        return None if forecast is None else dict(_FIRST_FORECAST.to_representation(forecast))
 
     def get_spec(self, job: Job) -> dict[str, Any]:
         """The job file that makes this job again."""
@@ -366,13 +375,12 @@ class AssignmentSerializer(serializers.ModelSerializer[Assignment]):
         model = Assignment
         fields = [
             "id", "node", "gpu_type", "devices", "purpose", "copy", "rank", "world_size", "units",
-            "gpus",
-            "fence", "state", "desired", "container", "prepared_fraction", "created_at",
+            "gpus", "fence", "state", "desired", "container", "prepared_fraction", "created_at",
             "running_at", "ended_at", "exit_code", "reason_class", "reason", "start_steps",
             "steps_done", "checkpoint_steps", "steps_per_s", "loss", "setup_s", "predicted_run_s",
             "predicted_source", "predicted_steps_per_s", "predicted_energy_cost", "energy_kwh",
             "energy_cost", "power_source",
-        ]  # fmt: skip
+        ]  # fmt: skip  # a long list of names
 
     def get_devices(self, assignment: Assignment) -> list[str]:
         return _devices(assignment)
@@ -392,9 +400,11 @@ class LogQuery(serializers.Serializer[Any]):
         help_text="Cursor of the previous answer; leave it out to begin",
     )
     offset = serializers.IntegerField(
-        default=None, min_value=-(2**62), max_value=2**62,
+        default=None,
+        min_value=-(2**62),
+        max_value=2**62,
         help_text="Byte to begin with; a negative one counts from the end",
-    )  # fmt: skip
+    )
     rank = serializers.IntegerField(default=0, min_value=0, max_value=100_000)
     limit = serializers.IntegerField(
         default=PIECE, min_value=MIN_PIECE, max_value=MAX_PIECE, help_text="Bytes at most"
@@ -410,24 +420,37 @@ class LogSerializer(serializers.Serializer[Any]):
 
 
 def progress_of(job: Job, live: list[Assignment], now: datetime) -> dict[str, Any]:
-    running = [a for a in live if a.state == AssignmentState.RUNNING and a.purpose == "training"]
-    speed = max((a.steps_per_s or 0.0 for a in running), default=0.0)
-    left_s = (job.total_steps - job.steps_done) / speed if speed > 0 else -1.0
+    """Return a job's progress; `live`: its assignments, of which the fastest tells the speed."""
+    # 1. Its speed, and its end if it keeps that speed.
+    steps_per_s = 0.0
+    for assignment in live:
+        is_training = assignment.purpose == Purpose.TRAINING
+        if is_training and assignment.state == AssignmentState.RUNNING:
+            steps_per_s = max(steps_per_s, assignment.steps_per_s or 0.0)
+    end = None
+    if steps_per_s > 0:
+        remaining_s = (job.total_steps - job.steps_done) / steps_per_s
+        if 0 <= remaining_s < LONGEST_REMAINING_S:
+            end = now + timedelta(seconds=remaining_s)
+
+    # 2. Its progress.
     return {
         "steps_done": job.steps_done,
         "total_steps": job.total_steps,
         "checkpoint_steps": job.checkpoint_steps,
         "fraction": fraction_of(job),
-        "steps_per_s": speed or None,
-        "eta": now + timedelta(seconds=left_s) if 0 <= left_s < 1e9 else None,
+        "steps_per_s": steps_per_s or None,
+        "eta": end,
         "first_loss": job.first_loss,
         "last_loss": job.last_loss,
     }
 
 
 def _live(job: Job) -> list[Assignment]:
+    """Return the assignments of a job that `listed_jobs` has read; none of a job just created."""
     return cast("list[Assignment]", getattr(job, "live_assignments", []))
 
 
 def _devices(assignment: Assignment) -> list[str]:
+    """Return the UUIDs of an assignment's devices."""
     return [slot.device.uuid for slot in assignment.slots.all()]

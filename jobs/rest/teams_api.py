@@ -89,9 +89,9 @@ class TeamView(StrictView):
         row = _team(request, team)
         if not is_operator(request.user):
             raise PermissionDenied("only operators may change a team")
-        given = TeamSettings(row, data=request.data, partial=True)
-        given.is_valid(raise_exception=True)
-        saved = save_team(row.name, given.validated_data, cast(User, request.user))
+        settings = TeamSettings(row, data=request.data, partial=True)
+        settings.is_valid(raise_exception=True)
+        saved = save_team(row.name, settings.validated_data, cast(User, request.user))
         return Response(TeamSerializer(saved).data)
 
 
@@ -112,9 +112,10 @@ class MemberView(StrictView):
     def put(self, request: Request, team: str, username: str) -> Response:
         """Give the person this role in the team, and let them in if need be (operators)."""
         row = self._team(request, team)
-        given = TeamMemberSerializer(data=request.data)
-        given.is_valid(raise_exception=True)
-        member = set_role(row, self._person(username), given.validated_data.get("role"))
+        membership = TeamMemberSerializer(data=request.data)
+        membership.is_valid(raise_exception=True)
+        role = membership.validated_data.get("role")
+        member = set_role(row, self._person(username), role)
         return Response(TeamMemberSerializer(member).data)
 
     @extend_schema(responses={204: None})
@@ -127,6 +128,7 @@ class MemberView(StrictView):
 
     @staticmethod
     def _team(request: Request, name: str) -> Team:
+        """Return the team of this name, if the caller may change who is in it."""
         team = _team(request, name)
         if not is_operator(request.user):
             raise PermissionDenied("only operators may change who is in a team")
@@ -134,6 +136,7 @@ class MemberView(StrictView):
 
     @staticmethod
     def _person(name: str) -> User:
+        """Return the user of this name, or answer 404."""
         user = None if "\0" in name else User.objects.filter(username=name).first()
         if user is None:
             raise NotFound(f"there is nobody called {name}")
@@ -164,12 +167,14 @@ class SecretView(StrictView):
 
 
 def _maintained(request: Request, name: str) -> Team:
+    """Return the team of this name, if the caller maintains it."""
     team = _team(request, name)
     check_role(request.user, team, TeamRole.MAINTAINER)
     return team
 
 
 def _team(request: Request, name: str) -> Team:
+    """Return the caller's team of this name, or answer 404."""
     team = teams_of(request.user).filter(name=name).first()
     if team is None:
         raise NotFound(f"there is no team {name} that you are in")

@@ -41,9 +41,13 @@ class Elements:
             return cls(None, (request.job,), request.dependencies, request.warnings)
         spec = request.array
         array = JobArray(
-            indices=spec.text, at_once=spec.at_once, size=len(spec.indices),
-            lowest=spec.indices[0], highest=spec.indices[-1], step=spec.step,
-        )  # fmt: skip
+            indices=spec.text,
+            at_once=spec.at_once,
+            size=len(spec.indices),
+            lowest=spec.indices[0],
+            highest=spec.indices[-1],
+            step=spec.step,
+        )
 
         # The request's own job is the first element.
         indices = spec.indices[:most]

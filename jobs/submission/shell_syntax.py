@@ -18,7 +18,7 @@ BUILT_IN = frozenset({
     ".", "alias", "bg", "cd", "eval", "exec", "export", "fg", "set", "shift", "source", "trap",
     "ulimit", "umask", "unset", "wait", "case", "for", "function", "if", "select", "until",
     "while", "{", "(", "((", "[[", "!",
-})  # fmt: skip
+})  # fmt: skip  # a long list of names
 """First words that only a shell knows."""
 
 OPERATOR = re.compile(r"&&|\|\||\|&|\d?>&\d|&>>?|\d?>>|<<<?|\d>|[|&;<>]")

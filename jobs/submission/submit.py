@@ -439,9 +439,13 @@ def _audited(asked: Asked, request: JobRequest, elements: Elements) -> Change:
 
 def _submitted(job: Job, warnings: Sequence[str]) -> JobEvent:
     return JobEvent(
-        job=job, event="submitted", from_state=job.state, to_state=job.state,
-        actor=job.user.get_username(), data={"warnings": list(warnings)},
-    )  # fmt: skip
+        job=job,
+        event="submitted",
+        from_state=job.state,
+        to_state=job.state,
+        actor=job.user.get_username(),
+        data={"warnings": list(warnings)},
+    )
 
 
 def begin_rest(job: Job, now: datetime) -> dict[str, Any]:

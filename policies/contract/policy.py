@@ -13,6 +13,10 @@ from policies.contract.plan import Plan
 from policies.contract.snapshot import Snapshot
 
 JSON_TYPES: Mapping[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string"}
+"""JSON Schema's name of each type that a parameter may have."""
+
+
+# -- errors
 
 
 class PolicyError(Exception):
@@ -31,11 +35,14 @@ class SolverFailedError(PolicyError):
     """Solver that ended without a usable solution (infeasible, error, or out of its budget)."""
 
 
+# -- policies
+
+
 class Policy(Protocol):
     """Pure function from a snapshot to a plan. Same snapshot (and seed in it), same plan."""
 
     def __call__(self, snapshot: Snapshot) -> Plan:
-        """Decide without side effects. Raises PolicyError where no decision can be made."""
+        """Decide without side effects. Raises PolicyError if no decision can be made."""
         ...
 
 
@@ -66,6 +73,9 @@ def places_batch(policy: object) -> bool:
     return getattr(policy, "places_batch", False) is True
 
 
+# -- parameters
+
+
 def parameter(
     default: Any,
     meaning: str,
@@ -74,26 +84,39 @@ def parameter(
     maximum: float | None = None,
     choices: Sequence[str] | None = None,
 ) -> Any:
-    """Field of a policy: default, meaning, and inclusive range or choices."""
-    limits = {"minimum": minimum, "maximum": maximum, "enum": list(choices) if choices else None}
-    metadata = {"description": meaning, **{k: v for k, v in limits.items() if v is not None}}
+    """Return a field of a policy: default, meaning, and inclusive range or choices.
+
+    Its metadata are those of the parameter's JSON Schema.
+    """
+    metadata: dict[str, Any] = {"description": meaning}
+    if minimum is not None:
+        metadata["minimum"] = minimum
+    if maximum is not None:
+        metadata["maximum"] = maximum
+    if choices:
+        metadata["enum"] = list(choices)
     return field(default=default, metadata=metadata)
 
 
 def fraction(default: float, meaning: str) -> Any:
-    """Field of a policy from 0 to 1."""
+    """Return a field of a policy from 0 to 1."""
     return parameter(default, meaning, minimum=0.0, maximum=1.0)
 
 
 def parameters_schema(policy: type) -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of the parameters of a policy class."""
-    properties = {
-        f.name: {"type": _json_type(f), "default": f.default, **f.metadata} for f in _fields(policy)
-    }
+    """Return the JSON Schema (draft 2020-12) of the parameters of a policy class."""
+    properties = {}
+    for each in _parameters(policy):
+        properties[each.name] = {
+            "type": _json_type(each),
+            "default": each.default,
+            **each.metadata,
+        }
+    summary, _, _ = (policy.__doc__ or "").strip().partition("\n")
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": policy.__name__,
-        "description": ((policy.__doc__ or "").strip().splitlines() or [""])[0],
+        "description": summary,
         "type": "object",
         "properties": properties,
         "additionalProperties": False,
@@ -101,49 +124,53 @@ def parameters_schema(policy: type) -> dict[str, Any]:
 
 
 def _json_type(of: Field[Any]) -> str:
-    """JSON type of a parameter; TypeError without a default of such a type."""
-    if type(of.default) not in JSON_TYPES:
-        raise TypeError(
-            f"{of.name}: its default must be one of {', '.join(t.__name__ for t in JSON_TYPES)},"
-            f" not {of.default!r:.80}"
-        )
-    return JSON_TYPES[type(of.default)]
+    """Return the JSON type of a parameter. Raises TypeError without a default of such a type."""
+    default_type = type(of.default)
+    if default_type not in JSON_TYPES:
+        names = ", ".join(known.__name__ for known in JSON_TYPES)
+        raise TypeError(f"{of.name}: its default must be one of {names}, not {of.default!r:.80}")
+    return JSON_TYPES[default_type]
 
 
 def checked(policy: type, given: Mapping[str, object]) -> dict[str, Any]:
-    """Check values for type and range; PolicyParameterError names the first bad one.
+    """Return the values of parameters, checked for type and range.
 
-    Parameters that the policy had in an earlier release (`retired_parameters`) are left out:
-    clusters and studies that have them stored go on.
+    Raises PolicyParameterError, which names the first bad one. Parameters that the policy had in an
+    earlier release (`retired_parameters`) are left out: clusters and studies that have them stored
+    go on.
     """
-    known = {f.name: f for f in _fields(policy)}
+    known = {each.name: each for each in _parameters(policy)}
     retired: frozenset[str] = getattr(policy, "retired_parameters", frozenset())
-    given = {name: value for name, value in given.items() if name not in retired}
-    for name in given:
+    values = {name: value for name, value in given.items() if name not in retired}
+    for name in values:
         if name not in known:
-            raise PolicyParameterError(
-                f"{name}: no such parameter; known are: {', '.join(known) or 'none'}"
-            )
-    return {name: _value(known[name], value) for name, value in given.items()}
+            names = ", ".join(known) or "none"
+            raise PolicyParameterError(f"{name}: no such parameter; known are: {names}")
+    return {name: _checked_value(known[name], value) for name, value in values.items()}
 
 
-def _fields(policy: type) -> list[Field[Any]]:
-    return [f for f in fields(policy) if f.metadata]
+def _parameters(policy: type) -> list[Field[Any]]:
+    """Return the fields of a policy that `parameter` made."""
+    return [each for each in fields(policy) if each.metadata]
 
 
-def _value(of: Field[Any], value: object) -> Any:
-    kind = type(of.default)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+def _checked_value(of: Field[Any], value: object) -> Any:
+    """Return a parameter's value, a whole number as a float if the parameter is one."""
+    wanted_type = type(of.default)
+    if wanted_type is float and isinstance(value, int) and not isinstance(value, bool):
         value = _as_float(value)
-    if type(value) is not kind or (isinstance(value, float) and not isfinite(value)):
-        wanted = "a finite number" if kind is float else f"of type {JSON_TYPES[kind]}"
+    is_infinite = isinstance(value, float) and not isfinite(value)
+    if type(value) is not wanted_type or is_infinite:
+        wanted = f"of type {JSON_TYPES[wanted_type]}"
+        if wanted_type is float:
+            wanted = "a finite number"
         raise PolicyParameterError(f"{of.name}: must be {wanted}, not {value!r:.80}")
     _check_range(of, value)
     return value
 
 
 def _as_float(value: int) -> float:
-    """Return the number as a float, infinite where it is too large for one."""
+    """Return the number as a float, infinite if it is too large for one."""
     try:
         return float(value)
     except OverflowError:
@@ -151,11 +178,11 @@ def _as_float(value: int) -> float:
 
 
 def _check_range(of: Field[Any], value: Any) -> None:
+    """Raise PolicyParameterError for a value outside the parameter's choices or range."""
     limits = of.metadata
     if "enum" in limits and value not in limits["enum"]:
-        raise PolicyParameterError(
-            f"{of.name}: must be one of {', '.join(limits['enum'])}, not {value!r}"
-        )
+        choices = ", ".join(limits["enum"])
+        raise PolicyParameterError(f"{of.name}: must be one of {choices}, not {value!r}")
     if "minimum" in limits and value < limits["minimum"]:
         raise PolicyParameterError(f"{of.name}: must be >= {limits['minimum']}, not {value!r}")
     if "maximum" in limits and value > limits["maximum"]:

@@ -24,7 +24,7 @@ from profiling.models import PairMeasurement, PairProfile, ProfileRun
 from profiling.outliers import waiting
 from profiling.pairs.estimates import ErrorSummary, PairError, errors_of
 from profiling.restarts import Restart
-from profiling.runs import OPEN, R
+from profiling.runs import OPEN, RunState
 from profiling.selectors import (
     Known,
     every_count,
@@ -429,7 +429,7 @@ def _held(keys: list[int], known: Mapping[int, Known]) -> dict[int, tuple[HeldRo
 def _runs(keys: list[int]) -> dict[int, list[RunRow]]:
     """Return by kind its open and given-up runs; their reasons may quote a job's output."""
     by_kind: dict[int, list[RunRow]] = {}
-    runs = ProfileRun.objects.filter(kind__in=keys, state__in=[*OPEN, R.GIVEN_UP])
+    runs = ProfileRun.objects.filter(kind__in=keys, state__in=[*OPEN, RunState.GIVEN_UP])
     for run in runs.select_related("gpu_type"):
         row = RunRow(run.gpu_type.name, run.gpus, run.state, run.failures, run.reason)
         by_kind.setdefault(run.kind_id, []).append(row)

@@ -29,7 +29,7 @@ from profiling.pairs import rows as pairs
 from profiling.pairs.estimates import next_partners
 from profiling.pairs.fingerprints import Book
 from profiling.pairs.measurements import observe_pair, record_impossible, record_pair
-from profiling.runs import OPEN, R, last_copy, lock_kind, silent_launches
+from profiling.runs import OPEN, RunState, last_copy, lock_kind, silent_launches
 from profiling.selectors import speeds_alone
 
 PARTNERS = 3
@@ -106,15 +106,15 @@ def _follow(run: PairRun, now: datetime, stop: Stop, silent: Collection[UUID]) -
     live = [launch for launch in launches if launch.state in LIVE]
     enough = run.steps if len(live) == 2 else 1
     if first is not None and second is not None and _is_measured(first, second, enough):
-        _close(run, R.DONE, "", now)
+        _close(run, RunState.DONE, "", now)
         _stop_all(live, stop)
     elif any(launch.pk in silent for launch in live):
-        _close(run, R.GIVEN_UP, "one of the two commands reports no steps", now)
+        _close(run, RunState.GIVEN_UP, "one of the two commands reports no steps", now)
         _stop_all(live, stop)
 
     # 3. Under way, or to be stopped: one has ended, a job starts, or it takes too long.
     elif len(live) == 2 and is_lent and not _is_late(launches, now):
-        PairRun.objects.filter(pk=run.pk, state=R.WANTED).update(state=R.RUNNING)
+        PairRun.objects.filter(pk=run.pk, state=RunState.WANTED).update(state=RunState.RUNNING)
     elif live:
         _stop_all(live, stop)
 
@@ -174,9 +174,9 @@ def _failed_once_more(run: PairRun, launches: Iterable[Assignment], now: datetim
     reasons.append("too few steps side by side, or a speed far off")
     run.failures += 1
     if run.failures > RETRIES:
-        _close(run, R.GIVEN_UP, reasons[0], now)
+        _close(run, RunState.GIVEN_UP, reasons[0], now)
         return
-    run.state = R.WANTED
+    run.state = RunState.WANTED
     run.reason = reasons[0]
     run.ended_at = now
     run.first_copy = last_copy(run.first_job_id) + 1
@@ -203,7 +203,7 @@ def _request_missing(cluster: Cluster, now: datetime, sharing: Sequence[Offer]) 
     kinds = pairs.sharing_kinds(cluster, profiled)
     with_kinds = Q(first__in=kinds) | Q(second__in=kinds)
     measured = PairProfile.objects.filter(with_kinds, source=Source.MEASURED)
-    runs = PairRun.objects.filter(with_kinds, state__in=[*OPEN, R.GIVEN_UP])
+    runs = PairRun.objects.filter(with_kinds, state__in=[*OPEN, RunState.GIVEN_UP])
     columns = ("first_id", "second_id", "gpu_type_id")
     known = {*measured.values_list(*columns), *runs.values_list(*columns)}
 
@@ -353,7 +353,7 @@ def _request(cluster: Cluster, key: PairKey, jobs: tuple[Job, Job]) -> None:
                 "first_quota": first_quota,
                 "second_quota": second_quota,
                 "steps": cluster.profiling_steps,
-                "state": R.WANTED,
+                "state": RunState.WANTED,
                 "failures": 0,
                 "reason": "",
                 "ended_at": None,

@@ -177,7 +177,7 @@ def test_good_tries_use_up_nothing(client: Client) -> None:
 def test_a_refused_try_does_not_lengthen_the_wait(client: Client) -> None:
     for _ in range(10):
         log_in(client, "ada")
-    counts = [throttling._count("login:address:127.0.0.1", throttling.Limit(5, 300)).tries]
+    counts = [throttling._count("login:address:127.0.0.1", throttling.Limit(5, 300)).attempts]
     assert counts == [4]
 
 

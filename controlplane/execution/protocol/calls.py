@@ -60,7 +60,7 @@ class Batchers:
 def register(request: Request) -> Registered:
     """Exchange a single-use enrolment token (as bearer token) for a node and its token."""
     # 1. Refuse a network with too many failed attempts. This one counts as failed at first.
-    attempt = throttling.begin("enrolment", address=throttling.network_of(request.address))
+    attempt = throttling.count_attempt("enrolment", address=throttling.network_of(request.address))
     retry_s = throttling.retry_after_s(attempt)
     if retry_s is not None:
         log.warning("too many failures at enrolment")

@@ -180,4 +180,4 @@ _SHOWN = (
     "term_at",
     "steps_quota", "cpu_quota", "quota_at", "units", "job__cores", "node__cluster_id",
     "node__cluster__grace_s",
-)  # fmt: skip
+)  # fmt: skip  # a long list of names

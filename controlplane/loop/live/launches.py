@@ -42,7 +42,7 @@ BATCH = 100
 JOB_COLUMNS = (
     "state", "fence", "kind_id", "cores", "memory_gb", "resources", "checkpoint_steps",
     "repeatable", "batch", "array", "exclusive", "team",
-)  # fmt: skip
+)  # fmt: skip  # a long list of names
 """Columns of a job that a launch needs; commands and environments may be long."""
 
 OVERTAKEN_ERRORS = (IntegrityError, LostRaceError)
@@ -265,15 +265,26 @@ class Launcher:
         seat = placement.ranks[rank]
         steps = job.checkpoint_steps if placement.purpose is Purpose.TRAINING else 0
         assignment = Assignment(
-            job=job, round=self.round, node=self.free.nodes[seat.node], purpose=placement.purpose,
-            copy=placement.copy, rank=rank,
-            world_size=len(placement.ranks), gpus=len(seat.devices), fence=job.fence + 1,
-            units=seat.units, share=seat.share,
-            gang_port=port, cpu_quota=seat.cpu_quota, steps_quota=placement.steps_quota,
+            job=job,
+            round=self.round,
+            node=self.free.nodes[seat.node],
+            purpose=placement.purpose,
+            copy=placement.copy,
+            rank=rank,
+            world_size=len(placement.ranks),
+            gpus=len(seat.devices),
+            fence=job.fence + 1,
+            units=seat.units,
+            share=seat.share,
+            gang_port=port,
+            cpu_quota=seat.cpu_quota,
+            steps_quota=placement.steps_quota,
             term_until=time_of(placement.until_s),
-            start_steps=steps, steps_done=steps, checkpoint_steps=steps,
+            start_steps=steps,
+            steps_done=steps,
+            checkpoint_steps=steps,
             **self._predictions(placement, seat, job),
-        )  # fmt: skip
+        )
         slots = []
         for uuid in seat.devices:
             device = self.free.devices[seat.node, uuid]

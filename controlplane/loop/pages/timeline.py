@@ -31,7 +31,7 @@ BAR_COLUMNS = (
     "job__name", "job__total_steps", "purpose", "copy", "fence", "state", "start_steps",
     "steps_done", "predicted_run_s", "gpus", "node_id",
     "created_at", "accepted_at", "running_at", "ended_at",
-)  # fmt: skip
+)  # fmt: skip  # a long list of names
 """Columns that a bar needs; the JSON columns of a job would cost more than all."""
 
 AssignmentKey: TypeAlias = tuple[str, str, int]

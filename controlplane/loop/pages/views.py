@@ -36,12 +36,15 @@ def gantt(request: HttpRequest) -> HttpResponse:
     query = QueryDict(mutable=True)
     query.update({"cluster": cluster.name if cluster else "", "span": span})
     context = {
-        "cluster": cluster, "clusters": list(Cluster.objects.order_by("name")), "span": span,
+        "cluster": cluster,
+        "clusters": list(Cluster.objects.order_by("name")),
+        "span": span,
         "spans": {name: words for name, (words, _) in SPANS.items()},
-        "query": query.urlencode(), "plotly": PLOTLY_NAME,
+        "query": query.urlencode(),
+        "plotly": PLOTLY_NAME,
         "page": page_of_lanes(request.GET.get("page"), cluster),
         "has_devices": bool(cluster and Device.objects.filter(node__cluster=cluster).exists()),
-    }  # fmt: skip
+    }
     if cluster:
         context["idle"] = idle_in_words(cast(User, request.user), cluster, timezone.now())
     return render(request, "loop/gantt.html", context)
@@ -80,9 +83,12 @@ def rounds(request: HttpRequest) -> HttpResponse:
     ]
     shown = [(name, score) for name, score in scores if score is not None]
     context = {
-        "page": page, "rows": rows, "query": "", "scores": shown,
+        "page": page,
+        "rows": rows,
+        "query": "",
+        "scores": shown,
         "broken": [cluster for cluster in clusters if cluster.broken_policy],
-    }  # fmt: skip
+    }
     return page_or_part(request, "loop/rounds.html", "loop/_rounds.html", context)
 
 

@@ -64,9 +64,18 @@ def _beyond(column: str) -> str:
 
 
 LIBPQ = (
-    "dbname", "user", "host", "port", "sslmode", "sslrootcert", "sslcert", "sslkey",
-    "connect_timeout", "options", "service",
-)  # fmt: skip
+    "dbname",
+    "user",
+    "host",
+    "port",
+    "sslmode",
+    "sslrootcert",
+    "sslcert",
+    "sslkey",
+    "connect_timeout",
+    "options",
+    "service",
+)
 """Parameters of a connection that PostgreSQL's programs take in an address."""
 
 CHECK = "check that DATABASE_URL is the server's, and in quotes if a shell reads it"

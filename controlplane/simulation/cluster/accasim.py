@@ -71,10 +71,13 @@ def _group(name: str, group: Any, count: float, processor_cores: int) -> dict[st
         raise ValueError(f"{path}.core: must be >= {processor_cores}, the cores of a processor")
     memory_kb = amounts.pop("mem", None)
     node: dict[str, Any] = {
-        "name": name, "count": int(count), "gpus": gpus, "cores": cores,
+        "name": name,
+        "count": int(count),
+        "gpus": gpus,
+        "cores": cores,
         "power_w": [0.0] * (gpus + 1),
         "resources": {n: amount for n, amount in amounts.items() if amount},
-    }  # fmt: skip
+    }
     if memory_kb is not None:
         node["memory_gb"] = memory_kb / KB_PER_GB
     return {**node, "gpu_type": GPU_TYPE, "gpu_memory_gb": 0.0} if gpus else node

@@ -145,7 +145,7 @@ class ClusterSpec:
 SCENARIO_FIELDS = (
     "currency", "round_s", "horizon_s", "power_cap_w", "emissions_cost_per_kg", "gather_s",
     "round_jobs", "teams", "kinds", "gpu_types", "value_of_time", "min_run_factor",
-)  # fmt: skip
+)  # fmt: skip  # a long list of names
 """Fields that a scenario has unchanged."""
 
 NODE_FIELDS = ("gpu_type", "cores", "memory_gb", "resources", "labels", "role", "rack", "link_gbps")

@@ -12,18 +12,36 @@ from controlplane.web.pages.gantt import LANE_PX, PALETTE, colour, plain
 from policies.contract.snapshot import Floats
 
 HOUR_S = 3600.0
-FRACTIONS = {"tickformat": ".0%", "range": [0, 1.02]}
+
 Figure = dict[str, Any]
+"""Figure of Plotly, or a part of one."""
+
+FRACTIONS: Figure = {"tickformat": ".0%", "range": [0, 1.02]}
+"""Axis of fractions."""
+
 BARS: Figure = {
-    "type": "bar", "orientation": "h", "textposition": "inside", "insidetextanchor": "start",
-    "constraintext": "inside", "textangle": 0, "hoverinfo": "text+y",
-}  # fmt: skip
+    "type": "bar",
+    "orientation": "h",
+    "textposition": "inside",
+    "insidetextanchor": "start",
+    "constraintext": "inside",
+    "textangle": 0,
+    "hoverinfo": "text+y",
+}
+"""Bars of a timeline."""
+
 LANES: Figure = {"type": "category", "categoryorder": "array", "automargin": True}
+"""Axis of a timeline's lanes."""
+
 TIMELINE: Figure = {
-    "barmode": "overlay", "bargap": 0.25, "showlegend": False, "hovermode": "closest",
+    "barmode": "overlay",
+    "bargap": 0.25,
+    "showlegend": False,
+    "hovermode": "closest",
     "uniformtext": {"mode": "hide", "minsize": 9},
     "xaxis": {"title": {"text": "hours"}, "rangemode": "tozero"},
-}  # fmt: skip
+}
+"""Layout of a timeline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,73 +55,92 @@ class Chart:
 
 
 def charts_of(summary: Summary) -> list[Chart]:
-    """Charts but for the timelines."""
-    policies, seeds = summary.policies, summary.study.seeds
-    first = f"seed {seeds[0]}"
-    over, error = first, ""
+    """Return the charts, timelines apart."""
+    # 1. Costs.
+    seeds = summary.study.seeds
+    first_seed = f"seed {seeds[0]}"
+    over = first_seed
+    cost_note = first_seed
     if len(seeds) > 1:
         over = f"mean over {len(seeds)} seeds"
-        error = ", with the 95% confidence interval of the total"
-    jct = {p.choice.label: _mean_by_level(p.jct_s) for p in policies}
-    slow = {p.choice.label: _mean_by_level(p.bounded_slowdown) for p in policies}
-    completed = f"part of the jobs completed within, {over}"
-    ratio = "times the best run time"
-    return [
-        Chart("cost", "Cost", f"{over}{error}", _costs(summary)),
-        Chart("jct", "Completion time", completed, _distribution(jct, "hours", HOUR_S)),
-        Chart(
-            "slowdown",
-            "Bounded slowdown",
-            f"part of the jobs below, {over}",
-            _distribution(slow, ratio),
-        ),
-        Chart("gpus", "GPUs in use", first, _in_use(summary)),
-    ]
+        cost_note = f"{over}, with the 95% confidence interval of the total"
+    charts = [Chart("cost", "Cost", cost_note, _costs(summary))]
+
+    # 2. Distributions of completion times and slowdowns.
+    jct_s = {}
+    slowdown = {}
+    for policy in summary.policies:
+        jct_s[policy.choice.label] = _mean_by_level(policy.jct_s)
+        slowdown[policy.choice.label] = _mean_by_level(policy.bounded_slowdown)
+    jct = _distribution(jct_s, "hours", HOUR_S)
+    slowdowns = _distribution(slowdown, "times the best run time")
+    jct_note = f"part of the jobs completed within, {over}"
+    charts.append(Chart("jct", "Completion time", jct_note, jct))
+    slowdown_note = f"part of the jobs below, {over}"
+    charts.append(Chart("slowdown", "Bounded slowdown", slowdown_note, slowdowns))
+
+    # 3. GPUs in use over time.
+    charts.append(Chart("gpus", "GPUs in use", first_seed, _in_use(summary)))
+    return charts
 
 
 def timelines_of(summary: Summary) -> list[Chart]:
-    """Timelines by policy, in the first seed."""
-    shown = [(p.choice.label, p.timeline) for p in summary.policies if p.timeline is not None]
-    return [
-        Chart(f"timeline-{i}", label, _left_out(t), _stays(t)) for i, (label, t) in enumerate(shown)
-    ]
+    """Return a timeline for each policy, in the first seed."""
+    charts: list[Chart] = []
+    for policy in summary.policies:
+        timeline = policy.timeline
+        if timeline is not None:
+            name = f"timeline-{len(charts)}"
+            note = _left_out(timeline)
+            charts.append(Chart(name, policy.choice.label, note, _stays(timeline)))
+    return charts
 
 
 def _mean_by_level(by_seed: Mapping[int, Floats]) -> Floats:
-    """Mean of the seeds at each level; seeds without figures (nan) do not count."""
+    """Return the mean of the seeds at each level; seeds without figures (nan) do not count."""
     known = [values for values in by_seed.values() if np.isfinite(values).all()]
     return np.array(np.mean(known, axis=0) if known else ())
 
 
 def _costs(summary: Summary) -> Figure:
-    means = [p.intervals for p in summary.policies]
-    parts = (
+    """Return stacked bars of the parts of each policy's total cost."""
+    # 1. A series of bars for each part.
+    intervals = [policy.intervals for policy in summary.policies]
+    labels = [plain(policy.choice.label) for policy in summary.policies]
+    data: list[Figure] = []
+    for name, words, bar_colour in (
         ("energy_cost", "energy", PALETTE[0]),
         ("unfinished_cost", "unfinished jobs, at least", PALETTE[7]),
         ("tardiness_cost", "tardiness", PALETTE[2]),
-    )
-    data: list[Figure] = [
-        {
+    ):
+        bars = {
             "type": "bar",
             "name": words,
-            "x": [plain(p.choice.label) for p in summary.policies],
-            "y": [_number(m[name].mean) for m in means],
-            "marker": {"color": tone},
+            "x": labels,
+            "y": [_number(by_name[name].mean) for by_name in intervals],
+            "marker": {"color": bar_colour},
         }
-        for name, words, tone in parts
-    ]
-    halves = [m["total_cost"].half_width or 0.0 for m in means]
+        data.append(bars)
+
+    # 2. The interval of the total, on the topmost part.
+    halves = [by_name["total_cost"].half_width or 0.0 for by_name in intervals]
     data[-1]["error_y"] = {"type": "data", "array": halves, "color": ERROR_BARS, "visible": True}
+
+    # 3. The axes.
     currency = {"title": {"text": plain(summary.study.scenario.currency)}, "rangemode": "tozero"}
     xaxis = {"type": "category", "automargin": True}
     return {"data": data, "layout": {"barmode": "stack", "yaxis": currency, "xaxis": xaxis}}
 
 
 def _distribution(by_label: Mapping[str, Floats], unit: str, scale: float = 1.0) -> Figure:
-    data = [
-        _line(i, label, [_number(v / scale) for v in values.tolist()], LEVELS.tolist())
-        for i, (label, values) in enumerate(by_label.items())
-    ]
+    """Return a line for each policy: the part of its jobs up to each value.
+
+    `by_label`: values at LEVELS, of which `scale` make a `unit`.
+    """
+    data = []
+    for number, (label, values) in enumerate(by_label.items()):
+        scaled = [_number(value / scale) for value in values.tolist()]
+        data.append(_line(number, label, scaled, LEVELS.tolist()))
     axis: Figure = {"title": {"text": unit}}
     if all(values.min() > 0.0 for values in by_label.values() if len(values)):
         axis |= {"type": "log", "dtick": "D2"}
@@ -111,44 +148,61 @@ def _distribution(by_label: Mapping[str, Floats], unit: str, scale: float = 1.0)
 
 
 def _in_use(summary: Summary) -> Figure:
+    """Return a line for each policy: the part of the GPUs that are in use over time."""
     data = []
-    for i, policy in enumerate(summary.policies):
-        if (t := policy.timeline) is not None:
-            parts = [_number(v / max(1, t.gpus)) for v in t.in_use.tolist()]
-            hours = [round(s / HOUR_S, 6) for s in t.edges_s[:-1].tolist()]
-            data.append(_line(i, policy.choice.label, hours, parts, shape="hv"))
+    for number, policy in enumerate(summary.policies):
+        timeline = policy.timeline
+        if timeline is not None:
+            gpus = max(1, timeline.gpus)
+            parts = [_number(in_use / gpus) for in_use in timeline.in_use.tolist()]
+            hours = [_hours(edge_s) for edge_s in timeline.edges_s[:-1].tolist()]
+            data.append(_line(number, policy.choice.label, hours, parts, shape="hv"))
     layout = {"xaxis": {"title": {"text": "hours"}}, "yaxis": FRACTIONS}
     return {"data": data, "layout": layout}
 
 
 def _stays(timeline: Timeline) -> Figure:
-    lanes, stays = [plain(lane) for lane in timeline.lanes], timeline.stays
-    hover = [f"<b>{plain(j)}</b><br>{a:,.0f} s to {b:,.0f} s" for _, j, a, b in stays]
-    bars = {
-        **BARS,
-        "y": [lanes[lane] for lane, _, _, _ in stays],
-        "base": [round(from_s / HOUR_S, 6) for _, _, from_s, _ in stays],
-        "x": [round((to_s - from_s) / HOUR_S, 6) for _, _, from_s, to_s in stays],
-        "text": [plain(job) for _, job, _, _ in stays],
-        "hovertext": hover,
-        "marker": {"color": [colour(job) for _, job, _, _ in stays], "line": {"width": 0.5}},
-    }
+    """Return a bar for each stay of a job on a device, in lanes from the top."""
+    # 1. The bars, as one list for each of their properties.
+    lanes = [plain(lane) for lane in timeline.lanes]
+    bars: Figure = {**BARS, "y": [], "base": [], "x": [], "text": [], "hovertext": []}
+    colours = []
+    for lane, job, from_s, to_s in timeline.stays:
+        bars["y"].append(lanes[lane])
+        bars["base"].append(_hours(from_s))
+        bars["x"].append(_hours(to_s - from_s))
+        bars["text"].append(plain(job))
+        bars["hovertext"].append(f"<b>{plain(job)}</b><br>{from_s:,.0f} s to {to_s:,.0f} s")
+        colours.append(colour(job))
+    bars["marker"] = {"color": colours, "line": {"width": 0.5}}
+
+    # 2. The lanes.
     yaxis = {"categoryarray": list(reversed(lanes)), "range": [-0.5, len(lanes) - 0.5], **LANES}
     height = 100 + LANE_PX * max(1, len(lanes))
     return {"data": [bars], "layout": {**TIMELINE, "height": height, "yaxis": yaxis}}
 
 
 def _left_out(timeline: Timeline) -> str:
-    counts = ((timeline.hidden_lanes, "GPUs"), (timeline.hidden_stays, "later stays"))
-    hidden = [f"{count:,} {words}" for count, words in counts if count]
+    """Return a note about what the timeline leaves out."""
+    hidden = []
+    if timeline.hidden_lanes:
+        hidden.append(f"{timeline.hidden_lanes:,} GPUs")
+    if timeline.hidden_stays:
+        hidden.append(f"{timeline.hidden_stays:,} later stays")
     return f"not shown: {' and '.join(hidden)}" if hidden else ""
 
 
 def _line(
-    i: int, label: str, x: Sequence[float | None], y: Sequence[float | None], **style: str
+    number: int, label: str, x: Sequence[float | None], y: Sequence[float | None], **style: str
 ) -> Figure:
-    line = {"color": PALETTE[i % len(PALETTE)], "width": 2, **style}
+    """Return a line in the colour of the policy with this number."""
+    line = {"color": PALETTE[number % len(PALETTE)], "width": 2, **style}
     return {"type": "scatter", "mode": "lines", "name": plain(label), "x": x, "y": y, "line": line}
+
+
+def _hours(seconds: float) -> float:
+    """Return the hours of some seconds, to 4 ms."""
+    return round(seconds / HOUR_S, 6)
 
 
 def _number(value: float) -> float | None:

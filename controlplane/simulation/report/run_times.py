@@ -6,7 +6,7 @@ from html import escape
 from controlplane.simulation.report.summary import Summary
 from profiling.run_times.errors import ErrorRow
 
-HEADS = (
+HEADINGS = (
     "Jobs",
     "Mean error, s",
     "Mean absolute error, s",
@@ -20,31 +20,36 @@ NOTE = (
 
 
 def run_times_section(summary: Summary) -> str:
-    """Return the section; "" where nothing was predicted."""
-    tables = "".join(
-        _table(f"{policy.choice.label}, {by}", rows)
-        for policy in summary.policies
-        for by, rows in (
-            ("by source of the prediction", policy.run_time_errors.by_source),
-            ("by user", policy.run_time_errors.by_user),
-        )
-        if rows
-    )
-    return f"<section><h2>Run times</h2><p>{NOTE}</p>{tables}</section>" if tables else ""
+    """Return the section; "" if nothing was predicted."""
+    tables = ""
+    for policy in summary.policies:
+        label = policy.choice.label
+        errors = policy.run_time_errors
+        if errors.by_source:
+            tables += _table(f"{label}, by source of the prediction", errors.by_source)
+        if errors.by_user:
+            tables += _table(f"{label}, by user", errors.by_user)
+    if not tables:
+        return ""
+    return f"<section><h2>Run times</h2><p>{NOTE}</p>{tables}</section>"
 
 
 def _table(title: str, rows: Sequence[ErrorRow]) -> str:
-    heads = "".join(f'<th scope="col">{head}</th>' for head in HEADS)
-    head = f'<thead><tr><th scope="col">{escape(title)}</th>{heads}</tr></thead>'
-    return f"<table>{head}<tbody>{''.join(map(_row, rows))}</tbody></table>"
+    """Return a table of errors in HTML."""
+    headings = "".join(f'<th scope="col">{heading}</th>' for heading in HEADINGS)
+    head = f'<thead><tr><th scope="col">{escape(title)}</th>{headings}</tr></thead>'
+    body = "".join(_row(row) for row in rows)
+    return f"<table>{head}<tbody>{body}</tbody></table>"
 
 
 def _row(row: ErrorRow) -> str:
+    """Return a row of the table in HTML."""
     cells = "".join(f"<td>{cell}</td>" for cell in _cells(row))
     return f'<tr><th scope="row">{escape(row.name)}</th>{cells}</tr>'
 
 
 def _cells(row: ErrorRow) -> Iterable[str]:
+    """Yield the texts of a row under HEADINGS."""
     yield f"{row.jobs:,}"
     yield f"{row.mean_s:+,.0f}"
     yield f"{row.absolute_s:,.0f}"

@@ -1,4 +1,4 @@
-"""Results of a study by policy, in memory independent of the number of jobs."""
+"""Results of a study by policy. Their memory does not grow with the number of jobs."""
 
 from __future__ import annotations
 
@@ -20,18 +20,25 @@ LEVELS = np.linspace(0.0, 1.0, 201)
 """Levels at which distributions are kept."""
 
 Lane: TypeAlias = tuple[int, int, str, int]
-"""Lane of a timeline: node's row, device, and position beside others there."""
+"""Lane of a timeline: node's row, length of the device's name, that name, and place beside others.
+
+With the length before the name, device 10 comes after device 9.
+"""
 
 BINS = 400
-MOST_STAYS, MOST_LANES = 3000, 64
+"""Intervals of a timeline for which the mean number of GPUs in use is kept."""
+
+MOST_STAYS = 3000
+MOST_LANES = 64
 """Most bars and lanes of a chart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Run over time: GPUs in use between `edges_s`, and placements (lane, job, from_s, to_s).
+    """Run over time, reduced to what a chart can show.
 
-    `hidden_*`: number of those left out.
+    `in_use`: mean GPUs in use between one of `edges_s` and the next. `stays`: (lane, job, from_s,
+    to_s) of placements. `hidden_stays`, `hidden_lanes`: numbers of those left out.
     """
 
     edges_s: Floats
@@ -45,9 +52,9 @@ class Timeline:
 
 @dataclass(slots=True)
 class PolicySummary:
-    """Policy by seed: metrics, quantiles (at LEVELS) and unfinished jobs.
+    """Results of a policy by seed: metrics of `runs`, quantiles (at LEVELS), unfinished jobs.
 
-    `timeline`, `run_time_errors`: of the first seed, None or empty where that run failed.
+    `timeline`, `run_time_errors`: of the first seed; None or empty if that run failed.
     """
 
     choice: PolicyChoice
@@ -61,25 +68,25 @@ class PolicySummary:
 
     @property
     def intervals(self) -> dict[str, run_metrics.Interval]:
-        """Every metric over the seeds."""
+        """Mean and confidence interval of each metric over the seeds, by name."""
         return run_metrics.intervals(list(self.runs.values()))
 
     def against(self, baseline: PolicySummary) -> run_metrics.Interval:
-        """By what fraction the total cost is above the baseline's, seed by seed."""
-        own, other = (
-            {seed: run["total_cost"] for seed, run in p.runs.items()} for p in (self, baseline)
-        )
-        return run_metrics.relative(own, other)
+        """Return the excess of the total cost over the baseline's as a fraction, seed by seed."""
+        own_costs = {seed: run["total_cost"] for seed, run in self.runs.items()}
+        its_costs = {seed: run["total_cost"] for seed, run in baseline.runs.items()}
+        return run_metrics.relative(own_costs, its_costs)
 
     def add(self, seed: int, outcome: Outcome, *, is_first: bool) -> None:
-        """Add a run; the `is_first` one is shown over time."""
-        done = outcome.ran
-        self.runs[seed], self.unfinished[seed] = run_metrics.metrics_of(outcome), outcome.unfinished
+        """Add a run; that of the first seed is shown over time."""
+        self.runs[seed] = run_metrics.metrics_of(outcome)
+        self.unfinished[seed] = outcome.unfinished
         self.not_completed[seed] = outcome.not_completed
-        self.jct_s[seed] = np.array(run_metrics.quantiles(outcome.jct_s[done], LEVELS))
-        self.bounded_slowdown[seed] = np.array(
-            run_metrics.quantiles(run_metrics.slowdowns(outcome)[1][done], LEVELS)
-        )
+        jct_s = outcome.jct_s[outcome.ran]
+        self.jct_s[seed] = np.array(run_metrics.quantiles(jct_s, LEVELS))
+        _, bounded_slowdown = run_metrics.slowdowns(outcome)
+        quantiles = run_metrics.quantiles(bounded_slowdown[outcome.ran], LEVELS)
+        self.bounded_slowdown[seed] = np.array(quantiles)
         if is_first:
             self.timeline = timeline_of(outcome)
             self.run_time_errors = outcome.run_time_errors
@@ -87,7 +94,7 @@ class PolicySummary:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Policies, workload facts, unplaceable jobs by seed, and failed runs of a study."""
+    """Results of a study: those of policies, facts and unplaceable jobs by seed, failed runs."""
 
     study: Study
     policies: tuple[PolicySummary, ...]
@@ -103,51 +110,64 @@ def summarise(
     policies = tuple(PolicySummary(choice) for choice in study.policies)
     workloads: dict[int, WorkloadFacts] = {}
     unplaceable: dict[int, tuple[Unplaceable, ...]] = {}
-    for run, found in finished:
-        policies[run.policy].add(run.seed, found.outcome, is_first=run.seed == study.seeds[0])
-        workloads.setdefault(run.seed, found.workload)
-        unplaceable.setdefault(run.seed, found.outcome.unplaceable)
+    for run, finished_run in finished:
+        outcome = finished_run.outcome
+        policies[run.policy].add(run.seed, outcome, is_first=run.seed == study.seeds[0])
+        workloads.setdefault(run.seed, finished_run.workload)
+        unplaceable.setdefault(run.seed, outcome.unplaceable)
     return Summary(study, policies, workloads, unplaceable, tuple(failures))
 
 
 def timeline_of(outcome: Outcome) -> Timeline:
-    """Course of a run, reduced to what a chart can show."""
+    """Return a run over time."""
+    # 1. Intervals from the first moment to the end of the last stay.
     stays = outcome.stays
     until_s = float(stays.end_s.max()) if len(stays) else 1.0
     edges_s = np.linspace(0.0, max(until_s, 1.0), BINS + 1)
-    placed = _placed(outcome)
-    all_lanes = sorted({lane for lane, _ in placed})
-    lanes = {lane: i for i, lane in enumerate(all_lanes[:MOST_LANES])}
-    drawn = tuple(
-        (lanes[lane], outcome.job_ids[stays.job[i]], float(stays.start_s[i]), float(stays.end_s[i]))
-        for lane, i in placed
-        if lane in lanes
-    )
-    names = tuple(
-        f"{outcome.nodes[node]} {device}" + (f" ({beside + 1})" if beside else "")
-        for node, _, device, beside in lanes
-    )
+
+    # 2. The first lanes, with their names.
+    lane_of_stays = _lanes(outcome)
+    all_lanes = sorted({lane for lane, _ in lane_of_stays})
+    number_of_lane = {lane: number for number, lane in enumerate(all_lanes[:MOST_LANES])}
+    names = []
+    for node, _, device, beside in number_of_lane:
+        name = f"{outcome.nodes[node]} {device}"
+        names.append(f"{name} ({beside + 1})" if beside else name)
+
+    # 3. The stays in these lanes.
+    shown = []
+    for lane, stay in lane_of_stays:
+        if lane in number_of_lane:
+            job = outcome.job_ids[stays.job[stay]]
+            start_s = float(stays.start_s[stay])
+            shown.append((number_of_lane[lane], job, start_s, float(stays.end_s[stay])))
     return Timeline(
         edges_s,
         run_metrics.averages(outcome.utilisation, edges_s),
         outcome.utilisation.gpus,
-        names,
-        drawn,
+        tuple(names),
+        tuple(shown),
         hidden_stays=max(0, len(stays) - MOST_STAYS),
         hidden_lanes=max(0, len(all_lanes) - MOST_LANES),
     )
 
 
-def _placed(outcome: Outcome) -> list[tuple[Lane, int]]:
-    """Lane and number of each of the first stays on a device; each takes the first free lane."""
-    stays, free_s = outcome.stays, dict[Lane, float]()
-    found = []
-    for i in range(min(len(stays), MOST_STAYS)):
-        for device in stays.devices[i]:
-            beside, lane = 0, (int(stays.node[i]), len(device), device, 0)
-            while free_s.get(lane, -inf) > stays.start_s[i]:
+def _lanes(outcome: Outcome) -> list[tuple[Lane, int]]:
+    """Return (lane, number) of the first stays, for each of their devices.
+
+    Of the lanes of its device, a stay gets the first one that is free.
+    """
+    stays = outcome.stays
+    free_from_s: dict[Lane, float] = {}
+    lanes = []
+    for stay in range(min(len(stays), MOST_STAYS)):
+        node = int(stays.node[stay])
+        for device in stays.devices[stay]:
+            beside = 0
+            lane = (node, len(device), device, beside)
+            while free_from_s.get(lane, -inf) > stays.start_s[stay]:
                 beside += 1
-                lane = (*lane[:3], beside)
-            free_s[lane] = float(stays.end_s[i])
-            found.append((lane, i))
-    return found
+                lane = (node, len(device), device, beside)
+            free_from_s[lane] = float(stays.end_s[stay])
+            lanes.append((lane, stay))
+    return lanes

@@ -27,14 +27,16 @@ from foundation.forms import Form, FormError, PlainData
 from policies.contract.policy import Policy, PolicyError
 from policies.host import registry
 
-MOST_POLICIES, MOST_SEEDS = 50, 1000
+MOST_POLICIES = 50
+MOST_SEEDS = 1000
 
 
 class StudyError(ValueError):
-    """A study that cannot be run. The message names the field and says what would be right."""
+    """Study that cannot be run; the message names the field and says what would be right."""
 
 
 def _not_blank(text: str) -> str:
+    """Return the text; ValueError if it has only spaces."""
     if not text.strip():
         raise ValueError("must not be blank")
     return text
@@ -46,7 +48,11 @@ Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 @dataclass(frozen=True, slots=True)
 class PolicyChoice:
-    """Policy to run. `predictor`: of run times, instead of the study's own."""
+    """Policy of a study: `name` is known to the registry, or that of a class in `file`.
+
+    `label`: its name in results; "" until the study is checked. `predictor`: of run times, instead
+    of the study's own.
+    """
 
     file: Name | None = None
     name: Name | None = None
@@ -62,13 +68,17 @@ class PolicyChoice:
 
     def plain(self) -> dict[str, Any]:
         """Return the entry in a study's document."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {name: value for name, value in values.items() if value is not None}
+        values = {}
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value is not None:
+                values[each.name] = value
+        return values
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Simulation of a study: a policy (by position) and a seed. `key` names its files."""
+    """Simulation of a study: a policy (by its position) and a seed. `key` names its files."""
 
     policy: int
     label: str
@@ -98,15 +108,17 @@ class StudyDocument:
     skip_bad: bool = False
 
 
-FIELDS = tuple(f.name for f in fields(StudyDocument))
+FIELDS = tuple(each.name for each in fields(StudyDocument))
+"""Fields of a study's document."""
+
 _FORM = Form(StudyDocument, "study")
 
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """Checked study. `document` is plain JSON with every default; `trusted` as in `of`.
+    """Checked study. `document`: plain JSON with every default; equal ones give equal results.
 
-    Equal documents give equal results.
+    `trusted`: as in `of`.
     """
 
     name: str
@@ -121,126 +133,162 @@ class Study:
 
     @classmethod
     def of(cls, document: Mapping[str, Any], *, trusted: bool = False) -> Study:
-        """Check a document. StudyError names the field.
+        """Check a document. Raises StudyError, which names the field.
 
         `trusted`: its author may run any code here anyway; policies may be files, and workloads may
         name files.
         """
-        given = _read(document)
+        # 1. Each part by its own reader.
+        checked = _read(document)
         with _errors_of("cluster"):
-            scenario = scenario_of(given.cluster)
+            scenario = scenario_of(checked.cluster)
         with _errors_of("workload"):
-            options_of(given.workload)
-        for name in FILES if not trusted else ():
-            if given.workload.get(name):
-                instead = "trace itself as `text`" if name == "path" else "tables as `tables`"
-                raise StudyError(
-                    f"workload.{name}: the server's files cannot be read; give the {instead}"
-                )
-        policies = _labelled(given.policies, trusted)
-        values: dict[str, Any] = {name: getattr(given, name) for name in FIELDS}
-        plain = {
-            **values,
-            "policies": [policy.plain() for policy in policies],
-            "seeds": list(given.seeds),
-            "switches": given.switches.turned_on,
-        }
-        del values["cluster"]
-        values |= {"scenario": scenario, "policies": policies}
-        return cls(**values, document=plain, trusted=trusted)
+            options_of(checked.workload)
+        if not trusted:
+            _refuse_files(checked.workload)
+        policies = _labelled(checked.policies, trusted)
+
+        # 2. The document with every default.
+        plain: dict[str, Any] = {name: getattr(checked, name) for name in FIELDS}
+        plain["policies"] = [policy.plain() for policy in policies]
+        plain["seeds"] = list(checked.seeds)
+        plain["switches"] = checked.switches.turned_on
+        return cls(
+            name=checked.name,
+            scenario=scenario,
+            workload=checked.workload,
+            policies=policies,
+            seeds=checked.seeds,
+            switches=checked.switches,
+            skip_bad=checked.skip_bad,
+            document=plain,
+            trusted=trusted,
+        )
 
     def load(self, seed: int) -> Workload:
-        """Load the workload of one seed. WorkloadError where it cannot be made."""
+        """Load the workload of one seed. Raises WorkloadError if it cannot be made."""
         types = tuple(sorted({node.gpu_type for node in self.scenario.nodes}))
         return load(self.workload, seed, skip_bad=self.skip_bad, gpu_types=types)
 
     def switches_of(self, policy: int) -> Switches:
         """Return the switches of the runs of a policy."""
         predictor = self.policies[policy].predictor
-        return replace(self.switches, predictor=predictor) if predictor else self.switches
+        if not predictor:
+            return self.switches
+        return replace(self.switches, predictor=predictor)
 
     def runs(self) -> tuple[Run, ...]:
-        """Runs, seed by seed, so that an interrupted study has compared its first seeds."""
+        """Return the runs, seed by seed: an interrupted study has compared its first seeds.
+
+        A run's key is a digest of all that decides its result, so that a finished one is reused
+        only if nothing has changed.
+        """
+        # 1. What all runs share: code, document, and the content of its files.
         shared = [digest_of_code(), {**self.document, "name": "", "policies": [], "seeds": []}]
-        named = files_in(self.workload) if self.trusted else ()
-        inputs = digest([shared, [digest_of_file(path) for path in named]])
-        found = []
-        for i, choice in enumerate(self.policies):
+        files = files_in(self.workload) if self.trusted else ()
+        shared_digest = digest([shared, [digest_of_file(path) for path in files]])
+
+        # 2. Each policy with its parameters and code, and each seed.
+        runs_by_seed: dict[int, list[Run]] = {seed: [] for seed in self.seeds}
+        for position, choice in enumerate(self.policies):
             source = choice.file or registry.source_file(choice.name or "")
             code = digest_of_file(Path(source)) if source else ""
-            of_policy = digest([inputs, choice.plain(), code])
+            policy_digest = digest([shared_digest, choice.plain(), code])
             for seed in self.seeds:
-                key = f"{slug(choice.label)}-{seed}-{digest([of_policy, seed])[:12]}"
-                found.append(Run(i, choice.label, seed, key))
-        order = {seed: i for i, seed in enumerate(self.seeds)}
-        return tuple(sorted(found, key=lambda run: order[run.seed]))
+                key = f"{slug(choice.label)}-{seed}-{digest([policy_digest, seed])[:12]}"
+                runs_by_seed[seed].append(Run(position, choice.label, seed, key))
+        return tuple(run for runs in runs_by_seed.values() for run in runs)
 
 
 def _read(document: Mapping[str, Any]) -> StudyDocument:
+    """Read the fields of a document, in which a policy may be a name alone."""
     _check_json(document)
     policies = document.get("policies") if isinstance(document, Mapping) else None
     if isinstance(policies, list | tuple):
-        named = [{"name": item} if isinstance(item, str) else item for item in policies]
-        document = {**document, "policies": named}
+        entries = [{"name": item} if isinstance(item, str) else item for item in policies]
+        document = {**document, "policies": entries}
     try:
-        given = _FORM.read(document)
+        checked = _FORM.read(document)
     except FormError as error:
         raise StudyError(str(error)) from None
-    if not 1 <= len(given.policies) <= MOST_POLICIES:
+    if not 1 <= len(checked.policies) <= MOST_POLICIES:
         raise StudyError(f"policies: must be 1 to {MOST_POLICIES}, such as [{{name: fifo}}]")
-    if not 1 <= len(set(given.seeds)) == len(given.seeds) <= MOST_SEEDS:
+    has_repeated_seed = len(set(checked.seeds)) < len(checked.seeds)
+    if has_repeated_seed or not 1 <= len(checked.seeds) <= MOST_SEEDS:
         raise StudyError(f"seeds: must be 1 to {MOST_SEEDS} different ones, such as [1, 2, 3]")
-    return given
+    return checked
+
+
+def _refuse_files(workload: Mapping[str, Any]) -> None:
+    """Raise StudyError for a workload that names files."""
+    for name in FILES:
+        if workload.get(name):
+            remedy = "trace itself as `text`" if name == "path" else "tables as `tables`"
+            cause = f"workload.{name}: the server's files cannot be read"
+            raise StudyError(f"{cause}; give the {remedy}")
 
 
 @contextmanager
 def _errors_of(path: str) -> Iterator[None]:
+    """Turn errors of a part's reader into StudyError, with the part's path before them."""
     try:
         yield
     except (ClusterFileError, WorkloadError, PolicyError) as error:
-        said = str(error)
-        named = said.startswith((f"{path}:", f"{path}.", f"{path}["))
-        raise StudyError(said if named else f"{path}: {said}") from error
+        message = str(error)
+        if not message.startswith((f"{path}:", f"{path}.", f"{path}[")):
+            message = f"{path}: {message}"
+        raise StudyError(message) from error
 
 
 def _labelled(choices: Sequence[PolicyChoice], trusted: bool) -> tuple[PolicyChoice, ...]:
-    """The policies, each checked and with a label of its own."""
-    found: list[PolicyChoice] = []
+    """Return the policies, each checked and with a label of its own."""
+    labelled: list[PolicyChoice] = []
     for i, choice in enumerate(choices):
         _check(choice, f"policies[{i}]", trusted)
         label = _label(choice, choices)
-        if any(label == other.label for other in found):
-            raise StudyError(
-                f"policies[{i}].label: {label!r} is there twice; give each policy a label of its"
-                " own"
-            )
-        found.append(replace(choice, label=label))
-    return tuple(found)
+        if any(label == other.label for other in labelled):
+            remedy = "give each policy a label of its own"
+            raise StudyError(f"policies[{i}].label: {label!r} is there twice; {remedy}")
+        labelled.append(replace(choice, label=label))
+    return tuple(labelled)
 
 
 def _check(choice: PolicyChoice, path: str, trusted: bool) -> None:
+    """Raise StudyError for an unknown policy or wrong parameters; `path`: its place."""
     if choice.file is not None and not trusted:
-        raise StudyError(
-            f"{path}.file: a policy's file is only run from the command line (manage.py simulate)"
-        )
+        limit = "a policy's file is only run from the command line (manage.py simulate)"
+        raise StudyError(f"{path}.file: {limit}")
     if choice.name is None and choice.file is None:
         raise StudyError(f"{path}.name: is missing; known are: {', '.join(registry.names())}")
     with _errors_of(path):
         if choice.file is not None:
             choice.make()
-        else:  # without importing it
+        else:  # without importing the policy
             registry.check(choice.name or "", choice.parameters)
 
 
-def _label(choice: PolicyChoice, others: Sequence[PolicyChoice]) -> str:
+def _label(choice: PolicyChoice, choices: Sequence[PolicyChoice]) -> str:
+    """Return the label of one of the choices: its own, or else its name.
+
+    If others have the same name and no label, it has its parameters as well.
+    """
+    # 1. Its own label.
+    if choice.label:
+        return choice.label
+
+    # 2. Its name alone, if that tells it apart.
     name = choice.name or Path(choice.file or "").stem
-    same = [c for c in others if not c.label and (c.name, c.file) == (choice.name, choice.file)]
-    given = dict(choice.parameters)
+    source = (choice.name, choice.file)
+    same = [other for other in choices if not other.label and (other.name, other.file) == source]
+    parameters = dict(choice.parameters)
     if choice.predictor is not None:
-        given["predictor"] = choice.predictor
-    if choice.label or len(same) < 2 or not given:
-        return choice.label or name
-    return f"{name} ({', '.join(f'{k}={v}' for k, v in given.items())})"
+        parameters["predictor"] = choice.predictor
+    if len(same) < 2 or not parameters:
+        return name
+
+    # 3. Its name and parameters.
+    words = ", ".join(f"{parameter}={value}" for parameter, value in parameters.items())
+    return f"{name} ({words})"
 
 
 def _check_json(value: object, path: str = "") -> None:

@@ -1,4 +1,4 @@
-"""A study from a YAML file or a command line, as the document that `Study.of` checks."""
+"""Documents of studies, as `Study.of` checks them, from YAML files or command lines."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -11,10 +11,13 @@ from controlplane.simulation.workloads import FILES
 from loadmaster.strict_yaml import DocumentError, StrictLoader, parse_yaml, read_fields
 
 LARGEST = 50_000_000
+"""Bytes of a file."""
+
 TRACES: Mapping[str, str] = {".swf": "swf", ".csv": "csv"}
 """Formats of traces by file extension; others are named by type: gavel:path=FILE."""
 
 _DOCUMENTS = (".yaml", ".yml", ".json")
+"""Extensions of files with a document."""
 
 
 class _Loader(StrictLoader):
@@ -29,17 +32,24 @@ _Loader.add_implicit_resolver(
 
 
 def read_study(path: Path) -> dict[str, Any]:
-    """Read the document of a study's file; paths count from its folder."""
+    """Read the document of a study's file; paths in it are relative to its folder."""
+    # 1. The cluster: another file, one of the database, or as it is.
     document = _document(path)
-    for field, read in (("cluster", cluster_of), ("workload", workload_of)):
-        value = document.get(field)
-        if isinstance(value, str) and not is_live(value):
-            document[field] = read(value, path.parent)
-        elif isinstance(value, Mapping) and field == "workload":
-            document[field] = _placed(value, path.parent)
+    cluster = document.get("cluster")
+    if isinstance(cluster, str) and not is_live(cluster):
+        document["cluster"] = cluster_of(cluster, path.parent)
+
+    # 2. The workload: one of the database, in words, or its options.
+    workload = document.get("workload")
+    if isinstance(workload, str) and not is_live(workload):
+        document["workload"] = workload_of(workload, path.parent)
+    elif isinstance(workload, Mapping):
+        document["workload"] = _with_whole_paths(workload, path.parent)
+
+    # 3. The policies: in words, or as they are.
     policies = document.get("policies")
     if isinstance(policies, list):
-        document["policies"] = [_policy_placed(item, path.parent) for item in policies]
+        document["policies"] = [_policy_entry(item, path.parent) for item in policies]
     return document
 
 
@@ -61,11 +71,12 @@ def workload_of(words: str, folder: Path) -> dict[str, Any]:
     """Parse a workload: a YAML file, a trace's file, or TYPE[:name=value,...]."""
     path = folder / words
     if path.suffix in _DOCUMENTS and "=" not in words:
-        return _placed(_document(path), path.parent)
+        return _with_whole_paths(_document(path), path.parent)
     if path.suffix in TRACES and "=" not in words:
         return {"type": TRACES[path.suffix], "path": str(path.resolve())}
     kind, _, values = words.partition(":")
-    return _placed({"type": kind, **values_of(values, f"workload {kind}")}, folder)
+    options = {"type": kind, **values_of(values, f"workload {kind}")}
+    return _with_whole_paths(options, folder)
 
 
 def policy_of(words: str) -> dict[str, Any]:
@@ -79,10 +90,11 @@ def seeds_of(words: str) -> list[int]:
     """Parse seeds: 1,2,3 or 1-5."""
     seeds: list[int] = []
     for part in words.split(","):
-        found = re.fullmatch(r"\s*(\d{1,10})(?:-(\d{1,10}))?\s*", part)
-        if not found:
+        match = re.fullmatch(r"\s*(\d{1,10})(?:-(\d{1,10}))?\s*", part)
+        if not match:
             raise StudyError(f"seeds: write 1,2,3 or 1-5, not {words!r}")
-        first, last = int(found[1]), int(found[2] or found[1])
+        first = int(match[1])
+        last = int(match[2] or match[1])
         if not first <= last < first + MOST_SEEDS:
             raise StudyError(f"seeds: {part} must go upwards, over at most {MOST_SEEDS} seeds")
         seeds += range(first, last + 1)
@@ -91,53 +103,73 @@ def seeds_of(words: str) -> list[int]:
 
 def switches_of(words: Iterable[str]) -> dict[str, Any]:
     """Parse switches, name=value each."""
-    return {name: value for word in words for name, value in values_of(word, "switch").items()}
+    switches = {}
+    for word in words:
+        switches.update(values_of(word, "switch"))
+    return switches
 
 
-def values_of(words: str, of: str) -> dict[str, Any]:
-    """Parse name=value,...; values are YAML, so that brackets may hold commas."""
+def values_of(words: str, owner: str) -> dict[str, Any]:
+    """Parse name=value,...; values are YAML, so that commas may stand in brackets.
+
+    `owner`: for messages, what the values are of.
+    """
     values: dict[str, Any] = {}
     for word in _parts(words):
         name, sign, value = word.partition("=")
-        if not sign or not name.strip().isidentifier():
-            raise StudyError(f"{of}: write name=value, not {word!r}")
-        if name.strip() in values:
-            raise StudyError(f"{of}: {name.strip()} is given twice")
+        name = name.strip()
+        if not sign or not name.isidentifier():
+            raise StudyError(f"{owner}: write name=value, not {word!r}")
+        if name in values:
+            raise StudyError(f"{owner}: {name} is given twice")
         try:
-            values[name.strip()] = parse_yaml(value, _Loader)
+            values[name] = parse_yaml(value, _Loader)
         except DocumentError as error:
-            raise StudyError(f"{of}: {name.strip()}: {error}") from None
+            raise StudyError(f"{owner}: {name}: {error}") from None
     return values
 
 
 def _parts(words: str) -> list[str]:
     """Split at the commas that stand in no bracket."""
-    parts, depth = [""], 0
-    for sign in words:
-        depth += (sign in "[{") - (sign in "]}")
-        if sign == "," and depth == 0:
+    parts = [""]
+    depth = 0
+    for character in words:
+        if character in "[{":
+            depth += 1
+        elif character in "]}":
+            depth -= 1
+        if character == "," and depth == 0:
             parts.append("")
         else:
-            parts[-1] += sign
+            parts[-1] += character
     return [part for part in parts if part.strip()]
 
 
-def _placed(workload: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    paths = {name: path for name in FILES if isinstance(path := workload.get(name), str) and path}
-    return {**workload, **{name: str((folder / path).resolve()) for name, path in paths.items()}}
+def _with_whole_paths(workload: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return a workload's options with absolute paths; they were relative to `folder`."""
+    options = dict(workload)
+    for name in FILES:
+        path = options.get(name)
+        if isinstance(path, str) and path:
+            options[name] = str((folder / path).resolve())
+    return options
 
 
-def _policy_placed(item: object, folder: Path) -> object:
+def _policy_entry(item: object, folder: Path) -> object:
+    """Return a policy of a document, which may be a text, as its fields, with absolute paths."""
     if isinstance(item, str) and ":" in item:
         item = policy_of(item)
+    elif isinstance(item, str) and item.endswith(".py"):
+        item = {"file": item}
     elif isinstance(item, str):
-        item = {"file" if item.endswith(".py") else "name": item}
+        item = {"name": item}
     if isinstance(item, Mapping) and isinstance(item.get("file"), str):
         return {**item, "file": str((folder / item["file"]).resolve())}
     return item
 
 
 def _document(path: Path) -> dict[str, Any]:
+    """Read the fields of a file. Raises StudyError."""
     try:
         return read_fields(path, LARGEST, example="name: ...", loader=_Loader)
     except DocumentError as error:

@@ -1,6 +1,6 @@
 """Policies in files, for trying an idea; run by the command line only.
 
-A file holds a frozen dataclass whose `__call__` takes a Snapshot and returns a Plan, built on
+A file has a frozen dataclass whose `__call__` takes a Snapshot and returns a Plan, built on
 `loadmaster.policy_api`. See docs/simulator.md.
 """
 
@@ -19,14 +19,16 @@ from policies.contract.policy import Policy, PolicyError, checked
 def make_from_file(path: Path, name: str | None, parameters: Mapping[str, object]) -> Policy:
     """Make the policy in a file; `name` selects one of several classes.
 
-    Raises PolicyError where the file cannot be run or holds no such policy, PolicyParameterError
-    naming the parameter.
+    Raises PolicyError if the file cannot be run or has no such policy, PolicyParameterError for a
+    wrong parameter, which it names.
     """
-    policy = _chosen(path, _policies_in(_run(path)), name)
+    policies = _policies_in(_imported(path))
+    policy = _chosen(path, policies, name)
     return cast(Policy, policy(**checked(policy, parameters)))
 
 
-def _run(path: Path) -> ModuleType:
+def _imported(path: Path) -> ModuleType:
+    """Run the file as a module. Raises PolicyError."""
     if not path.is_file():
         raise PolicyError(f"{path}: no such file")
     name = f"policy_file_{sha256(str(path.resolve()).encode()).hexdigest()[:12]}"
@@ -44,22 +46,24 @@ def _run(path: Path) -> ModuleType:
 
 
 def _policies_in(module: ModuleType) -> dict[str, type]:
-    return {
-        v.__name__: v
-        for v in vars(module).values()
-        if isinstance(v, type) and v.__module__ == module.__name__ and is_dataclass(v)
-        if any("__call__" in vars(base) for base in v.__mro__)
-    }
+    """Return the module's own dataclasses with a method `__call__`, by name."""
+    classes = [value for value in vars(module).values() if isinstance(value, type)]
+    policies: dict[str, type] = {}
+    for each in classes:
+        is_callable = any("__call__" in vars(base) for base in each.__mro__)
+        if each.__module__ == module.__name__ and is_dataclass(each) and is_callable:
+            policies[each.__name__] = each
+    return policies
 
 
-def _chosen(path: Path, found: Mapping[str, type], name: str | None) -> type:
-    if name is None and len(found) == 1:
-        return next(iter(found.values()))
-    if name is not None and name in found:
-        return found[name]
-    if not found:
-        raise PolicyError(
-            f"{path} holds no policy: a frozen dataclass with __call__(self, snapshot)"
-        )
-    wanted = "several policies" if name is None else f"no policy {name!r}"
-    raise PolicyError(f"{path} holds {wanted}; give `name`, one of: {', '.join(found)}")
+def _chosen(path: Path, policies: Mapping[str, type], name: str | None) -> type:
+    """Return the policy of this name, or the only one. Raises PolicyError."""
+    if name is None and len(policies) == 1:
+        return next(iter(policies.values()))
+    if name is not None and name in policies:
+        return policies[name]
+    if not policies:
+        form = "a frozen dataclass with __call__(self, snapshot)"
+        raise PolicyError(f"{path} holds no policy: {form}")
+    problem = "several policies" if name is None else f"no policy {name!r}"
+    raise PolicyError(f"{path} holds {problem}; give `name`, one of: {', '.join(policies)}")

@@ -25,11 +25,13 @@ from controlplane.simulation.study.run_files import (
     write_text,
 )
 from controlplane.simulation.world.job_table import JobEnd
-from controlplane.simulation.world.outcome import Outcome
+from controlplane.simulation.world.outcome import Outcome, Unplaceable
 from controlplane.web.pages.formats import plain
 from policies.contract.snapshot import Floats
 
 VERSION = 1
+"""Version of the form of results.json and timings.json."""
+
 LISTED = 100
 """Most bad lines, unplaceable and unfinished jobs listed per seed in results.json."""
 
@@ -38,7 +40,7 @@ CSV_COLUMNS = (
     "slowdown", "bounded_slowdown", "tardiness_s", "tardiness_cost", "busy_s", "gpu_s", "fastest_s",
     "launches", "preemptions", "migrations", "failures", "energy_kwh", "energy_cost", "ended_s",
     "state",
-)  # fmt: skip
+)  # fmt: skip  # a long list of names
 """Columns of jobs.csv; missing times and energy are empty."""
 
 STATES = {
@@ -48,12 +50,17 @@ STATES = {
     JobEnd.OVERDUE: "overdue",
     JobEnd.NEVER_READY: "never_ready",
 }
+"""Words of jobs.csv for the states of jobs."""
 
 
 def write_results(
     study: Study, folder: Path, runs: Sequence[Run], failures: Sequence[Failure]
 ) -> Path:
-    """Write all four files and return the report's path."""
+    """Write all four files, and return the report's path.
+
+    A run whose file cannot be read becomes a failure.
+    """
+    # 1. Read the runs one by one: their jobs go to jobs.csv, and their figures into the summary.
     failed = {failure.run: failure for failure in failures}
     with (
         replacing(folder / "jobs.csv") as part,
@@ -61,8 +68,10 @@ def write_results(
     ):
         csv.writer(file, lineterminator="\n").writerow(CSV_COLUMNS)
         summary = summarise(study, _finished(folder, runs, failed, file))
-    ordered = tuple(failed[run] for run in runs if run in failed)
-    summary = replace(summary, failures=ordered)
+    in_order = tuple(failed[run] for run in runs if run in failed)
+    summary = replace(summary, failures=in_order)
+
+    # 2. Write the other files.
     timings = [{"policy": run.label, "seed": run.seed, **read_timings(folder, run)} for run in runs]
     write_text(folder / "results.json", _json(results_of(summary)))
     write_text(folder / "timings.json", _json({"version": VERSION, "runs": timings}))
@@ -71,88 +80,107 @@ def write_results(
 
 
 def results_of(summary: Summary) -> dict[str, Any]:
-    study, currency = summary.study, summary.study.scenario.currency
+    """Return the content of results.json."""
+    study = summary.study
+    currency = study.scenario.currency
+
+    # 1. Figures that a run has.
+    all_runs: list[Mapping[str, float]] = []
+    for policy in summary.policies:
+        all_runs.extend(policy.runs.values())
+    metrics = []
+    for metric in metrics_in(all_runs):
+        unit = metric.unit.format(currency=currency)
+        metrics.append({"name": metric.name, "words": metric.words, "unit": unit})
+
+    # 2. Runs that failed.
+    failures = []
+    for failure in summary.failures:
+        run = failure.run
+        failures.append({"policy": run.label, "seed": run.seed, "message": failure.message})
+
+    # 3. All together.
+    seeds = [seed for seed in study.seeds if seed in summary.workloads]
     return {
         "version": VERSION,
         "study": dict(study.document),
         "currency": currency,
         "switches_on": study.switches.turned_on,
         "switches": asdict(study.switches),
-        "workloads": [
-            _workload(seed, summary) for seed in study.seeds if seed in summary.workloads
-        ],
-        "metrics": [
-            {"name": m.name, "words": m.words, "unit": m.unit.format(currency=currency)}
-            for m in metrics_in(run for policy in summary.policies for run in policy.runs.values())
-        ],
+        "workloads": [_workload(seed, summary) for seed in seeds],
+        "metrics": metrics,
         "quantile_levels": LEVELS.tolist(),
         "policies": [_policy(policy, summary.policies[0]) for policy in summary.policies],
-        "failures": [
-            {"policy": f.run.label, "seed": f.run.seed, "message": f.message}
-            for f in summary.failures
-        ],
+        "failures": failures,
     }
 
 
 def _workload(seed: int, summary: Summary) -> dict[str, Any]:
-    workload, unplaceable = summary.workloads[seed], summary.unplaceable[seed]
+    """Return the facts of the workload of one seed."""
+    workload = summary.workloads[seed]
+    unplaceable = summary.unplaceable[seed]
+    skipped_lines = []
+    for line, problem in workload.skipped[:LISTED]:
+        skipped_lines.append({"line": line, "problem": problem})
     return {
         "seed": seed,
         **asdict(workload),
         "skipped": len(workload.skipped),
-        "skipped_lines": [
-            {"line": line, "problem": problem} for line, problem in workload.skipped[:LISTED]
-        ],
+        "skipped_lines": skipped_lines,
         "unplaceable": len(unplaceable),
         "unplaceable_jobs": [{"job": u.job, "reason": u.reason} for u in unplaceable[:LISTED]],
     }
 
 
 def _policy(policy: PolicySummary, first: PolicySummary) -> dict[str, Any]:
-    unfinished = [
-        {"seed": seed, "job": one.job, "reason": one.reason}
-        for seed, jobs in policy.unfinished.items()
-        for one in jobs[:LISTED]
-    ]
-    ended = [
-        {"seed": seed, "job": one.job, "reason": one.reason}
-        for seed, jobs in policy.not_completed.items()
-        for one in jobs[:LISTED]
-    ]
+    """Return the results of a policy; `first`: the one with which costs are compared."""
     return {
         **policy.choice.plain(),
-        "mean": {name: asdict(found) for name, found in policy.intervals.items()},
+        "mean": {name: asdict(interval) for name, interval in policy.intervals.items()},
         "total_cost_against_first": asdict(policy.against(first)),
         "runs": [{"seed": seed, **run} for seed, run in policy.runs.items()],
-        "unfinished_jobs": unfinished,
-        "not_completed_jobs": ended,
+        "unfinished_jobs": _listed_jobs(policy.unfinished),
+        "not_completed_jobs": _listed_jobs(policy.not_completed),
         "run_time_errors": asdict(policy.run_time_errors),
         "jct_s_quantiles": _mean_over_seeds(policy.jct_s),
         "bounded_slowdown_quantiles": _mean_over_seeds(policy.bounded_slowdown),
     }
 
 
+def _listed_jobs(by_seed: Mapping[int, Sequence[Unplaceable]]) -> list[dict[str, Any]]:
+    """Return the first jobs of each seed, with the reasons why they did not complete."""
+    rows = []
+    for seed, jobs in by_seed.items():
+        for job in jobs[:LISTED]:
+            rows.append({"seed": seed, "job": job.job, "reason": job.reason})
+    return rows
+
+
 def _mean_over_seeds(by_seed: Mapping[int, Floats]) -> list[float]:
+    """Return the mean at each level; [] if no run has finished."""
     return np.mean(list(by_seed.values()), axis=0).tolist() if by_seed else []
 
 
 def _finished(
     folder: Path, runs: Sequence[Run], failed: dict[Run, Failure], jobs_csv: IO[str]
 ) -> Iterator[tuple[Run, FinishedRun]]:
-    """Yield readable runs and write their jobs; the others are failures."""
+    """Yield readable runs and write their jobs to `jobs_csv`; the others are added to `failed`."""
     for run in runs:
         if run in failed:
             continue
-        if (found := load(folder / "runs" / f"{run.key}.npz")) is None:
-            why = f"runs/{run.key}.npz cannot be read; delete it and run the study again"
-            failed[run] = Failure(run, why)
+        finished_run = load(folder / "runs" / f"{run.key}.npz")
+        if finished_run is None:
+            problem = f"runs/{run.key}.npz cannot be read; delete it and run the study again"
+            failed[run] = Failure(run, problem)
         else:
-            _write_jobs(jobs_csv, run, found)
-            yield run, found
+            _write_jobs(jobs_csv, run, finished_run)
+            yield run, finished_run
 
 
-def _write_jobs(file: IO[str], run: Run, found: FinishedRun) -> None:
-    outcome = found.outcome
+def _write_jobs(file: IO[str], run: Run, finished_run: FinishedRun) -> None:
+    """Write a row for each job of a run."""
+    # 1. The columns of numbers: fields of the outcome, or derived from them.
+    outcome = finished_run.outcome
     slowdown, bounded = slowdowns(outcome)
     unknown = np.full(len(outcome.job_ids), np.nan)
     derived = {
@@ -162,16 +190,19 @@ def _write_jobs(file: IO[str], run: Run, found: FinishedRun) -> None:
         "energy_kwh": outcome.job_kwh if len(outcome.job_kwh) else unknown,
         "energy_cost": outcome.job_cost if len(outcome.job_cost) else unknown,
     }
-    names = CSV_COLUMNS[CSV_COLUMNS.index("arrival_s") : -1]
-    numbers = (derived[n] if n in derived else getattr(outcome, n) for n in names)
-    columns = (column.tolist() for column in numbers)
-    label, seed = plain(run.label), run.seed
-    csv.writer(file, lineterminator="\n").writerows(
-        (label, seed, plain(job), plain(kind), *(v if isfinite(v) else "" for v in values), end)
-        for job, kind, *values, end in zip(
-            outcome.job_ids, found.job_kinds, *columns, states_of(outcome), strict=True
-        )
-    )
+    columns: list[list[float]] = []
+    for name in CSV_COLUMNS[CSV_COLUMNS.index("arrival_s") : -1]:
+        column = derived[name] if name in derived else getattr(outcome, name)
+        columns.append(column.tolist())
+
+    # 2. The rows. Formulas in names are made harmless for spreadsheets.
+    label = plain(run.label)
+    states = states_of(outcome)
+    rows = zip(outcome.job_ids, finished_run.job_kinds, *columns, states, strict=True)
+    writer = csv.writer(file, lineterminator="\n")
+    for job, kind, *numbers, state in rows:
+        values = [number if isfinite(number) else "" for number in numbers]
+        writer.writerow((label, run.seed, plain(job), plain(kind), *values, state))
 
 
 def states_of(outcome: Outcome) -> list[str]:
@@ -180,12 +211,16 @@ def states_of(outcome: Outcome) -> list[str]:
 
 
 def _json(value: object) -> str:
-    return json.dumps(_plain(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    """Return a value as the text of a JSON file, with null for numbers that are not finite."""
+    return json.dumps(_with_nulls(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _plain(value: object) -> object:
+def _with_nulls(value: object) -> object:
+    """Return plain data with None in place of numbers that are not finite, which JSON lacks."""
     if isinstance(value, Mapping):
-        return {name: _plain(inner) for name, inner in value.items()}
+        return {name: _with_nulls(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return None if isinstance(value, float) and not isfinite(value) else value
+        return [_with_nulls(inner) for inner in value]
+    if isinstance(value, float) and not isfinite(value):
+        return None
+    return value

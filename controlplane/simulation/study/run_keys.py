@@ -9,29 +9,42 @@ from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[3]
 _CODE = (
-    "policies", "controlplane/simulation", "controlplane/loop/rounds.py",
-    "controlplane/loop/changes.py", "clusters/energy.py", "profiling/speeds.py",
-    "profiling/pairs/completion.py", "profiling/pairs/fingerprints.py",
-    "profiling/pairs/estimates.py", "profiling/pairs/study.py",
-)  # fmt: skip
+    "policies",
+    "controlplane/simulation",
+    "controlplane/loop/rounds.py",
+    "controlplane/loop/changes.py",
+    "clusters/energy.py",
+    "profiling/speeds.py",
+    "profiling/pairs/completion.py",
+    "profiling/pairs/fingerprints.py",
+    "profiling/pairs/estimates.py",
+    "profiling/pairs/study.py",
+)
+"""Folders and files whose code decides and simulates."""
+
 _LONGEST_PATH = 4096
+"""Characters of a text that may be a path."""
 
 
 def digest(value: object) -> str:
-    """SHA-256 of plain JSON data, in hexadecimal."""
-    return sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    """Return the SHA-256 of plain JSON data, in hexadecimal."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return sha256(text.encode()).hexdigest()
 
 
 def digest_of_file(path: Path) -> str:
-    """SHA-256 of a file's bytes."""
+    """Return the SHA-256 of a file's bytes."""
     with path.open("rb") as file:
         return file_digest(file, "sha256").hexdigest()
 
 
 def files_in(value: object) -> Iterable[Path]:
-    """Files named in plain data; their content enters the digest."""
-    if isinstance(value, dict | list):
-        for inner in value.values() if isinstance(value, dict) else value:
+    """Yield the files that plain data name; their content enters the digest."""
+    if isinstance(value, dict):
+        for inner in value.values():
+            yield from files_in(inner)
+    elif isinstance(value, list):
+        for inner in value:
             yield from files_in(inner)
     elif isinstance(value, str) and len(value) < _LONGEST_PATH and Path(value).is_file():
         yield Path(value)
@@ -39,12 +52,15 @@ def files_in(value: object) -> Iterable[Path]:
 
 @cache
 def digest_of_code() -> str:
-    """SHA-256 of all code that decides and simulates."""
-    places = (_ROOT / part for part in _CODE)
-    files = sorted(
-        f for place in places for f in ([place] if place.suffix == ".py" else place.rglob("*.py"))
-    )
-    return digest([[str(f.relative_to(_ROOT)), digest_of_file(f)] for f in files])
+    """Return the SHA-256 of all code that decides and simulates."""
+    files: list[Path] = []
+    for name in _CODE:
+        place = _ROOT / name
+        if place.suffix == ".py":
+            files.append(place)
+        else:
+            files.extend(place.rglob("*.py"))
+    return digest([[str(file.relative_to(_ROOT)), digest_of_file(file)] for file in sorted(files)])
 
 
 def slug(label: str) -> str:

@@ -2,9 +2,9 @@
 
 python -m controlplane.simulation.study.run_one FOLDER POLICY SEED KEY DUMP TRUSTED
 
-FOLDER holds `study.json`; DUMP is `dump_every` of `run_study`; TRUSTED is "trusted" or empty (see
-`Study.of`). Standard output gets one JSON object a line: `{"completed", "total", ...}` for
-progress, `{"error", "everywhere"}` for failure.
+FOLDER has `study.json`; DUMP is `dump_every` of `run_study`; TRUSTED is "trusted" or empty (see
+`Study.of`). The child writes messages to its standard output, one JSON object a line:
+`{"completed", "total", ...}` for progress, `{"error", "everywhere"}` for a failure.
 """
 
 import json
@@ -33,21 +33,28 @@ from foundation.child_processes.messages import DeadlineError, reserve_pipes, wr
 from policies.contract.policy import PolicyError
 from policies.contract.snapshot import Snapshot
 
-SAID_EVERY_S = 0.25
+MESSAGE_S = 0.25
+"""Least seconds between two messages of a child about its progress."""
 
-ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-"""Environment for one processor per run; the study chooses how many run at once."""
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+)
+"""Variables that give a run one thread; the study chooses how many runs there are at once."""
 
 Watch = Callable[[Progress], None]
+"""Function that is told the progress of a run."""
 
 
 def attempt(
     study: Study, run: Run, folder: Path, watch: Watch, dump_every: int = 0
 ) -> Failure | None:
     """Simulate a run and write its files; return its failure, if any."""
-    look = dumps(folder / "snapshots" / run.key, dump_every) if dump_every else None
+    on_snapshot = dumps(folder / "snapshots" / run.key, dump_every) if dump_every else None
     try:
-        _simulate(study, run, folder / "runs", watch, look)
+        _simulate(study, run, folder / "runs", watch, on_snapshot)
     except WorkloadError as error:
         return Failure(run, str(error), everywhere=True)
     except (PolicyError, SimulationError) as error:
@@ -56,9 +63,9 @@ def attempt(
 
 
 def dumps(folder: Path, every: int) -> OnSnapshot:
-    """Writer of the snapshot of every such round into `folder`, named by the round's number.
+    """Return a function that writes the snapshot of every `every`th round into `folder`.
 
-    `python -m policies solve` reads these files.
+    Files are named by the round's number. `python -m policies solve` reads these files.
     """
 
     def write(number: int, snapshot: Snapshot) -> None:
@@ -69,8 +76,9 @@ def dumps(folder: Path, every: int) -> OnSnapshot:
 
 
 def _simulate(
-    study: Study, run: Run, runs: Path, watch: Watch, look: OnSnapshot | None = None
+    study: Study, run: Run, runs: Path, watch: Watch, on_snapshot: OnSnapshot | None = None
 ) -> None:
+    """Simulate a run, and write its timings and its outcome into the folder `runs`."""
     started_s = perf_counter()
     workload = study.load(run.seed)
     loaded_s = perf_counter()
@@ -82,7 +90,7 @@ def _simulate(
         seed=run.seed,
         switches=study.switches_of(run.policy),
         on_progress=watch,
-        on_snapshot=look,
+        on_snapshot=on_snapshot,
     )
     timings = _timings(outcome, loaded_s - started_s, perf_counter() - loaded_s)
     write_text(runs / f"{run.key}.timings.json", json.dumps(timings))
@@ -91,23 +99,33 @@ def _simulate(
 
 
 def _timings(outcome: Outcome, load_s: float, simulate_s: float) -> dict[str, float | int | None]:
-    """Wall seconds of a run, and of each of its decisions."""
-    spent = outcome.decision_s
-    of_one = (mean(spent), *quantiles(spent, (0.5, 0.9, 0.99, 1.0))) if len(spent) else (None,) * 5
-    names = (f"decision_{part}_s" for part in ("mean", "p50", "p90", "p99", "max"))
-    return {
+    """Return the wall seconds of a run, of its decisions together, and of one of them."""
+    decision_s = outcome.decision_s
+    timings: dict[str, float | int | None] = {
         "load_s": load_s,
         "simulate_s": simulate_s,
-        "decisions": len(spent),
-        "decisions_s": float(np.sum(spent)),
-        **dict(zip(names, of_one, strict=True)),
+        "decisions": len(decision_s),
+        "decisions_s": float(np.sum(decision_s)),
+        "decision_mean_s": None,
+        "decision_p50_s": None,
+        "decision_p90_s": None,
+        "decision_p99_s": None,
+        "decision_max_s": None,
     }
+    if len(decision_s):
+        p50, p90, p99, longest = quantiles(decision_s, (0.5, 0.9, 0.99, 1.0))
+        timings["decision_mean_s"] = mean(decision_s)
+        timings["decision_p50_s"] = p50
+        timings["decision_p90_s"] = p90
+        timings["decision_p99_s"] = p99
+        timings["decision_max_s"] = longest
+    return timings
 
 
 class RunProcess:
     """Run in a process of its own, which ends with this one.
 
-    `fraction` of its jobs are done, and `is_over` is True after its end, as of the last `listen`.
+    `fraction` of its jobs that are done, and whether it `is_over`: as of the last `listen`.
     """
 
     def __init__(self, study: Study, folder: Path, run: Run, dump_every: int = 0) -> None:
@@ -117,29 +135,40 @@ class RunProcess:
         self.is_over = False
         self._log = folder / "runs" / f"{run.key}.log"
         self._error: dict[str, Any] | None = None
-        numbers = str(run.policy), str(run.seed), run.key, str(dump_every)
-        rights = "trusted" if study.trusted else ""
-        command = python_module(__name__, str(folder.resolve()), *numbers, rights)
-        # An interpreter started anew lacks the places that this one imports from.
-        places = os.pathsep.join(filter(None, sys.path))
-        environment = {**dict.fromkeys(ONE_THREAD, "1"), **os.environ, "PYTHONPATH": places}
+        command = python_module(
+            __name__,
+            str(folder.resolve()),
+            str(run.policy),
+            str(run.seed),
+            run.key,
+            str(dump_every),
+            "trusted" if study.trusted else "",
+        )
+        environment = dict.fromkeys(THREAD_VARIABLES, "1")
+        environment.update(os.environ)
+        # An interpreter started anew lacks the folders that this one imports from.
+        environment["PYTHONPATH"] = os.pathsep.join(place for place in sys.path if place)
         with self._log.open("wb") as log:
             self._child = ChildProcess(command, environment, errors=log)
 
     def listen(self) -> None:
         """Take the messages that have come, without waiting."""
-        self.is_over = self._child.has_ended()  # before its last messages are taken
+        # Asked first: the last messages of an ended child are then taken below.
+        self.is_over = self._child.has_ended()
         with suppress(DeadlineError, EOFError):
             while True:
                 self._receive(json.loads(self._child.receive(monotonic())))
 
     def failure(self) -> Failure | None:
-        """Failure of the ended run; None if its files are there."""
+        """Return the failure of the ended run; None if its files are there."""
+        # 1. A success.
         code = self._child.wait()
-        self._child.kill()  # what children it has left
+        self._child.kill()  # ends the children that it has left
         if code == 0:
             self._log.unlink(missing_ok=True)
             return None
+
+        # 2. A failure that it has reported, a signal, or another end whose reason is in its log.
         if self._error is not None:
             return Failure(self.run, str(self._error["error"]), bool(self._error["everywhere"]))
         if code < 0:
@@ -154,6 +183,7 @@ class RunProcess:
         self._log.unlink(missing_ok=True)
 
     def _receive(self, message: dict[str, Any]) -> None:
+        """Take one message of the child: a failure, or its progress."""
         if "error" in message:
             self._error = message
         else:
@@ -161,7 +191,7 @@ class RunProcess:
 
 
 def main(folder: str, policy: str, seed: str, key: str, dump_every: str, trusted: str) -> int:
-    """Run the process; return 0 if the run was written."""
+    """Simulate in the child process; return 0 if the run was written."""
     set_up_child()
     _, messages = reserve_pipes()
     document = json.loads((Path(folder) / "study.json").read_text(encoding="utf-8"))
@@ -178,12 +208,13 @@ def main(folder: str, policy: str, seed: str, key: str, dump_every: str, trusted
 
 
 def _reporter(messages: IO[str]) -> Watch:
-    last_s = -SAID_EVERY_S
+    """Return a function that writes messages about the progress, and not too many of them."""
+    last_message_s = -MESSAGE_S
 
     def report(progress: Progress) -> None:
-        nonlocal last_s
-        if monotonic() - last_s >= SAID_EVERY_S:
-            last_s = monotonic()
+        nonlocal last_message_s
+        if monotonic() - last_message_s >= MESSAGE_S:
+            last_message_s = monotonic()
             write_message(messages, asdict(progress))
 
     return report

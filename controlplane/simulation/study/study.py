@@ -24,10 +24,13 @@ from controlplane.simulation.world.outcome import Progress
 
 __all__ = ["Study", "StudyError", "StudyProgress", "run_study"]
 
-LOOKED_EVERY_S = 0.05
-TOLD_EVERY_S = 0.5
+POLL_S = 0.05
+"""Seconds between two looks at the child processes."""
 
-LEAST_SEEN = 0.02
+REPORT_S = 0.5
+"""Least seconds between two reports of progress."""
+
+LEAST_FRACTION = 0.02
 """Fraction from which a run's own speed predicts its length."""
 
 
@@ -42,7 +45,10 @@ class RunProgress:
 
 @dataclass(frozen=True, slots=True)
 class StudyProgress:
-    """Numbers of runs: all, finished, failed, current; `left_s` is None while unknown."""
+    """Numbers of all, finished and failed runs, and the current ones.
+
+    `left_s`: expected seconds until the end; None while unknown.
+    """
 
     total: int
     finished: int
@@ -58,61 +64,85 @@ class StudyProgress:
         return done / max(1, self.total)
 
 
+@dataclass(frozen=True, slots=True)
+class CurrentRun:
+    """Fraction of a current run that is done, and the wall seconds that it has taken so far."""
+
+    fraction: float
+    elapsed_s: float
+
+
 @dataclass(slots=True)
-class Board:
-    """Durations of runs so far, and the progress from them."""
+class RunTimes:
+    """Numbers and wall seconds of the runs so far, from which the progress follows.
+
+    `run_times_s`: seconds of finished runs, by the policy's position.
+    """
 
     total: int
     processes: int
     started_s: float = field(default_factory=monotonic)
     finished: int = 0
     failed: int = 0
-    took_s: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    run_times_s: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
 
-    def finish(self, run: Run, took_s: float | None) -> None:
-        """Record a finished run; `took_s` None if unknown."""
+    def finish(self, run: Run, run_time_s: float | None) -> None:
+        """Record a finished run; `run_time_s` None if unknown."""
         self.finished += 1
-        if took_s is not None:
-            self.took_s[run.policy].append(took_s)
+        if run_time_s is not None:
+            self.run_times_s[run.policy].append(run_time_s)
 
-    def progress(
-        self, waiting: Sequence[Run], running: Mapping[Run, tuple[float, float]]
-    ) -> StudyProgress:
-        """Progress; `running` gives (fraction, seconds so far) of each current run."""
-        shown = tuple(RunProgress(run.label, run.seed, part) for run, (part, _) in running.items())
-        left_s, elapsed_s = self._left_s(waiting, running), monotonic() - self.started_s
-        return StudyProgress(self.total, self.finished, self.failed, shown, elapsed_s, left_s)
+    def progress(self, waiting: Sequence[Run], current: Mapping[Run, CurrentRun]) -> StudyProgress:
+        """Return the progress of the study."""
+        running = []
+        for run, state in current.items():
+            running.append(RunProgress(run.label, run.seed, state.fraction))
+        return StudyProgress(
+            self.total,
+            self.finished,
+            self.failed,
+            tuple(running),
+            elapsed_s=monotonic() - self.started_s,
+            left_s=self._left_s(waiting, current),
+        )
 
-    def _left_s(
-        self, waiting: Sequence[Run], running: Mapping[Run, tuple[float, float]]
-    ) -> float | None:
-        """Remaining work over processes, by past runs of the policy, of any, or an estimate."""
-        known = {
-            run.policy: so_far_s / part
-            for run, (part, so_far_s) in running.items()
-            if part > LEAST_SEEN
-        }
-        known |= {policy: fmean(took_s) for policy, took_s in self.took_s.items() if took_s}
-        if not waiting and not running:
+    def _left_s(self, waiting: Sequence[Run], current: Mapping[Run, CurrentRun]) -> float | None:
+        """Return the expected seconds until the end: the remaining work over the processes."""
+        if not waiting and not current:
             return 0.0
-        if not known:
+
+        # 1. Length of a run by policy: that of its finished runs, else by the speed of a current
+        #    one. Policies without either take as long as the others on average.
+        length_s: dict[int, float] = {}
+        for run, state in current.items():
+            if state.fraction > LEAST_FRACTION:
+                length_s[run.policy] = state.elapsed_s / state.fraction
+        for policy, run_times_s in self.run_times_s.items():
+            if run_times_s:
+                length_s[policy] = fmean(run_times_s)
+        if not length_s:
             return None
-        usual_s = fmean(known.values())
-        under_way = []
-        for run, (part, so_far_s) in running.items():
-            if part > LEAST_SEEN:  # by its own speed
-                under_way.append(so_far_s * (1.0 - part) / part)
+        usual_s = fmean(length_s.values())
+
+        # 2. What is left of the current runs, by their own speed if that is known.
+        current_left_s = []
+        for run, state in current.items():
+            if state.fraction > LEAST_FRACTION:
+                left_s = state.elapsed_s * (1.0 - state.fraction) / state.fraction
             else:
-                under_way.append(max(0.0, known.get(run.policy, usual_s) - so_far_s))
-        work_s = sum(under_way) + sum(known.get(run.policy, usual_s) for run in waiting)
-        return max([work_s / max(1, self.processes), *under_way])
+                left_s = max(0.0, length_s.get(run.policy, usual_s) - state.elapsed_s)
+            current_left_s.append(left_s)
+
+        # 3. It takes at least as long as the longest current run.
+        work_s = sum(current_left_s) + sum(length_s.get(run.policy, usual_s) for run in waiting)
+        return max([work_s / max(1, self.processes), *current_left_s])
 
 
-Tell = Callable[[StudyProgress], None]
+OnProgress = Callable[[StudyProgress], None]
 
 
 class StudyBusyError(Exception):
-    """Study in this folder that another process runs."""
+    """Refusal of a study in a folder in which another process runs one."""
 
 
 def run_study(
@@ -120,118 +150,142 @@ def run_study(
     folder: Path,
     *,
     processes: int | None = None,
-    on_progress: Tell | None = None,
+    on_progress: OnProgress | None = None,
     dump_every: int = 0,
 ) -> Path:
     """Run missing runs, write the result files, and return the report's path.
 
-    `processes` at a time (None: as many as this process may use processors; 0: in this process). A
-    failed run is reported in the results; the others go on. `on_progress` is called from the
-    caller's thread; its exceptions end the study and its children, and finished runs are kept.
-    `dump_every`: write the snapshot of every such round of the missing runs (0: none), see
-    `run_one.dumps`.
+    `processes`: runs at a time (None: one for each processor that this process may use; 0: one, in
+    this process). A failed run is reported in the results; the others go on. `on_progress` is
+    called from the caller's thread; its exceptions end the study and its children, and finished
+    runs are kept. `dump_every`: write the snapshot of every such round of the missing runs (0:
+    none), see `run_one.dumps`.
     Raises StudyError for a workload that cannot be made, and StudyBusyError.
     """
     if processes is None:
         processes = len(os.sched_getaffinity(0))
-    with _only_here(folder):
-        runs = _prepared(study, folder)
-        board = Board(len(runs), processes)
-        waiting = []
+    with _locked(folder):
+        # 1. Runs that an earlier call has finished are not run again.
+        runs = _prepare(study, folder)
+        run_times = RunTimes(len(runs), processes)
+        missing = []
         for run in runs:
             if is_zipfile(folder / "runs" / f"{run.key}.npz"):
-                board.finish(run, _took_s(folder, run))
+                run_times.finish(run, _run_time_s(folder, run))
             else:
-                waiting.append(run)
-        work = _Work(study, folder, board, waiting, on_progress, dump_every)
+                missing.append(run)
+
+        # 2. The others.
+        execution = _Execution(study, folder, run_times, missing, on_progress, dump_every)
         if processes:
-            work.in_children()
+            execution.run_in_children()
         else:
-            work.here()
-        return write_results(study, folder, runs, work.failures)
+            execution.run_in_this_process()
+
+        # 3. The results of all.
+        return write_results(study, folder, runs, execution.failures)
 
 
-class _Work:
-    """Waiting runs, progress of the others, and the callback."""
+class _Execution:
+    """Execution of the waiting runs of a study, with its progress and failures so far."""
 
     def __init__(
         self,
         study: Study,
         folder: Path,
-        board: Board,
+        run_times: RunTimes,
         waiting: list[Run],
-        tell: Tell | None,
+        on_progress: OnProgress | None,
         dump_every: int = 0,
     ) -> None:
-        self.study, self.folder, self.board = study, folder, board
-        self.waiting, self.tell, self.dump_every = waiting, tell, dump_every
+        self.study = study
+        self.folder = folder
+        self.run_times = run_times
+        self.waiting = waiting
+        self.on_progress = on_progress
+        self.dump_every = dump_every
         self.failures: list[Failure] = []
-        self._told_s = -TOLD_EVERY_S
+        self._reported_s = -REPORT_S
 
-    def in_children(self) -> None:
+    def run_in_children(self) -> None:
+        """Run all, each in a child process, several at a time."""
         children: list[RunProcess] = []
-        over: list[RunProcess] = []
+        ended: list[RunProcess] = []
         try:
             while self.waiting or children:
-                while self.waiting and len(children) < self.board.processes:
+                # 1. Start as many as may run.
+                while self.waiting and len(children) < self.run_times.processes:
                     run = self.waiting.pop(0)
                     children.append(RunProcess(self.study, self.folder, run, self.dump_every))
-                running = {c.run: (c.fraction, monotonic() - c.started_s) for c in children}
-                self._report(running, at_once=bool(over))
-                sleep(LOOKED_EVERY_S)
+
+                # 2. Report, at once if one has just ended.
+                current = {}
+                for child in children:
+                    elapsed_s = monotonic() - child.started_s
+                    current[child.run] = CurrentRun(child.fraction, elapsed_s)
+                self._report(current, at_once=bool(ended))
+
+                # 3. A little later, record those that have ended.
+                sleep(POLL_S)
                 for child in children:
                     child.listen()
-                over = [child for child in children if child.is_over]
-                for child in over:
+                ended = [child for child in children if child.is_over]
+                for child in ended:
                     children.remove(child)
-                    self._take(child.run, child.failure())
+                    self._record(child.run, child.failure())
         finally:
             for child in children:
                 child.kill()
         self._report({}, at_once=True)
 
-    def here(self) -> None:
+    def run_in_this_process(self) -> None:
+        """Run all, one after the other."""
         while self.waiting:
-            run, started_s = self.waiting.pop(0), monotonic()
+            run = self.waiting.pop(0)
+            started_s = monotonic()
 
             def watch(progress: Progress, run: Run = run, started_s: float = started_s) -> None:
-                part = progress.completed / max(1, progress.total)
-                self._report({run: (part, monotonic() - started_s)})
+                fraction = progress.completed / max(1, progress.total)
+                self._report({run: CurrentRun(fraction, monotonic() - started_s)})
 
-            self._report({run: (0.0, 0.0)}, at_once=True)
-            self._take(run, attempt(self.study, run, self.folder, watch, self.dump_every))
+            self._report({run: CurrentRun(0.0, 0.0)}, at_once=True)
+            self._record(run, attempt(self.study, run, self.folder, watch, self.dump_every))
         self._report({}, at_once=True)
 
-    def _take(self, run: Run, failure: Failure | None) -> None:
+    def _record(self, run: Run, failure: Failure | None) -> None:
+        """Record the end of a run. Raises StudyError if all runs would fail alike."""
         if failure is None:
-            self.board.finish(run, _took_s(self.folder, run))
+            self.run_times.finish(run, _run_time_s(self.folder, run))
         elif failure.everywhere:
             raise StudyError(f"workload: {failure.message}")
         else:
-            self.board.failed += 1
+            self.run_times.failed += 1
             self.failures.append(failure)
 
-    def _report(self, running: dict[Run, tuple[float, float]], at_once: bool = False) -> None:
-        if self.tell is not None and (at_once or monotonic() - self._told_s >= TOLD_EVERY_S):
-            self._told_s = monotonic()
-            self.tell(self.board.progress(self.waiting, running))
+    def _report(self, current: Mapping[Run, CurrentRun], at_once: bool = False) -> None:
+        """Report the progress, unless the last report was a moment ago."""
+        if self.on_progress is None:
+            return
+        if at_once or monotonic() - self._reported_s >= REPORT_S:
+            self._reported_s = monotonic()
+            self.on_progress(self.run_times.progress(self.waiting, current))
 
 
 @contextmanager
-def _only_here(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock a study's folder, made if it is missing. Raises StudyBusyError."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StudyBusyError(
-                f"{folder}: another process runs a study in this folder; wait for it, or choose"
-                " another"
-            ) from None
+            cause = f"{folder}: another process runs a study in this folder"
+            raise StudyBusyError(f"{cause}; wait for it, or choose another") from None
         yield
 
 
-def _prepared(study: Study, folder: Path) -> tuple[Run, ...]:
+def _prepare(study: Study, folder: Path) -> tuple[Run, ...]:
+    """Write the study's document, remove files of killed runs, and return all runs."""
     (folder / "runs").mkdir(exist_ok=True)
     for left_over in (folder / "runs").glob(".*.part"):
         left_over.unlink(missing_ok=True)
@@ -240,7 +294,10 @@ def _prepared(study: Study, folder: Path) -> tuple[Run, ...]:
     return study.runs()
 
 
-def _took_s(folder: Path, run: Run) -> float | None:
-    """Wall seconds of a finished run; None if lost."""
+def _run_time_s(folder: Path, run: Run) -> float | None:
+    """Return the wall seconds of a finished run; None if its timings are lost."""
     timings = read_timings(folder, run)
-    return timings["load_s"] + timings["simulate_s"] if timings else None
+    if not timings:
+        return None
+    seconds: float = timings["load_s"] + timings["simulate_s"]
+    return seconds

@@ -23,9 +23,17 @@ SAME = 1e-3
 """Relative difference below which figures are equally good."""
 
 SHOWN = (
-    "total_cost", "energy_cost", "tardiness_cost", "jct_mean_s", "makespan_s", "utilisation",
-    "late", "unfinished", "preemptions", "part_of_rounds_changed",
-)  # fmt: skip
+    "total_cost",
+    "energy_cost",
+    "tardiness_cost",
+    "jct_mean_s",
+    "makespan_s",
+    "utilisation",
+    "late",
+    "unfinished",
+    "preemptions",
+    "part_of_rounds_changed",
+)
 """Figures on pages; the report has them all."""
 
 IF_KNOWN = ("pair_error_mean", "pair_error_p50", "pair_error_p90")

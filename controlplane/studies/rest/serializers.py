@@ -70,7 +70,7 @@ class SimulationSerializer(serializers.ModelSerializer[Simulation]):
             "id", "name", "user", "team", "state", "progress", "left_s", "message", "summary",
             "share", "created_at", "started_at",
             "ended_at",
-        ]  # fmt: skip
+        ]  # fmt: skip  # a long list of names
         read_only_fields = fields
 
     def get_team(self, simulation: Simulation) -> str | None:

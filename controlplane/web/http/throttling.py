@@ -28,13 +28,13 @@ log = logging.getLogger(__name__)
 OWN_PAGE = "/password/"
 """Path of the page on which users change their passwords."""
 
-DOORS = {
+COUNTER_OF_PATH = {
     "/login/": "login",
     "/admin/login/": "login",
     OWN_PAGE: "login",
     "/api/v1/tokens/": "login",
 }
-"""Names of counters by path: all paths that try a password have one counter."""
+"""Counter of failures by path: all paths that try a password have one counter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,67 +45,85 @@ class Limit:
     window_s: int
 
 
+@dataclass(frozen=True, slots=True)
+class AttemptCount:
+    """Count of an address or account in the present window of its limit.
+
+    `attempts`: failures of the window and this attempt. `key`: where the cache has their number.
+    """
+
+    key: str
+    attempts: int
+    limit: Limit
+
+
 class Throttle(Middleware):
     """Middleware: 429 with Retry-After after too many failures of an address or account."""
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        door = DOORS.get(request.path_info) if request.method == "POST" else None
-        if door is None:
+        counter = COUNTER_OF_PATH.get(request.path_info) if request.method == "POST" else None
+        if counter is None:
             return self.get_response(request)
-        counts = begin(door, **_caller(request))
-        refused = refusal(request, counts)
-        if refused is not None:
-            return refused
 
-        # The attempt is allowed: make it.
-        return end(request, self.get_response(request), counts)
+        # 1. Count the attempt before it is made, so that many at once do not pass the limit.
+        counts = count_attempt(counter, **_caller(request))
+        refusal = _refusal(request, counts)
+        if refusal is not None:
+            return refusal
+
+        # 2. Make it, and take it back if it was no failure.
+        answer = self.get_response(request)
+        if not is_failure(request, answer):
+            take_back(counts)
+
+        # 3. If the account is locked, say for how long.
+        if answer.status_code == 429 and "Retry-After" not in answer:
+            answer["Retry-After"] = str(int(settings.AXES_COOLOFF_TIME * 3600))
+        return answer
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
-    """Counter of an address or account in the present window: `tries` with this attempt."""
+def count_attempt(counter: str, **callers: str) -> list[AttemptCount]:
+    """Count an attempt as a failure before it is made; `take_back` one that succeeds.
 
-    key: str
-    tries: int
-    limit: Limit
-
-
-def begin(door: str, **callers: str) -> list[Count]:
-    """Count an attempt as a failure before it is made; `take_back` a good one.
-
-    `callers`: the caller's `address` and `account`.
+    `callers`: the caller's `address` and, if known, `account`.
     """
     counts = []
-    for kind, caller in callers.items():
-        limit = Limit(*settings.THROTTLES[f"{door}:{kind}"])
-        counts.append(_count(f"{door}:{kind}:{caller}", limit))
+    for caller_kind, caller in callers.items():
+        limit = Limit(*settings.THROTTLES[f"{counter}:{caller_kind}"])
+        counts.append(_count(f"{counter}:{caller_kind}:{caller}", limit))
     return counts
 
 
-def retry_after_s(counts: list[Count]) -> int | None:
+def retry_after_s(counts: list[AttemptCount]) -> int | None:
     """Return the seconds to wait if a count is above its limit, else None.
 
     A refused attempt is taken back.
     """
-    windows_s = [count.limit.window_s for count in counts if count.tries > count.limit.failures]
-    if not windows_s:
+    exceeded = [count.limit for count in counts if count.attempts > count.limit.failures]
+    if not exceeded:
         return None
     take_back(counts)
-    return max(int(window_s - time.time() % window_s) + 1 for window_s in windows_s)
+
+    # A window begins at each multiple of its length since the epoch.
+    waits_s = []
+    for limit in exceeded:
+        elapsed_s = time.time() % limit.window_s
+        waits_s.append(int(limit.window_s - elapsed_s) + 1)
+    return max(waits_s)
 
 
-def take_back(counts: list[Count]) -> None:
-    """Take an attempt back that was no failure."""
+def take_back(counts: list[AttemptCount]) -> None:
+    """Take back an attempt that was no failure."""
     for count in counts:
         _add(count.key, -1, count.limit.window_s)
 
 
 def refusal_text(retry_s: int) -> str:
-    """Return the message of a refused attempt."""
+    """Return the message for a refused attempt."""
     return f"too many failed tries; come back in {retry_s} seconds"
 
 
-def refusal(request: HttpRequest, counts: list[Count]) -> HttpResponse | None:
+def _refusal(request: HttpRequest, counts: list[AttemptCount]) -> HttpResponse | None:
     """Return the answer 429 if a count is above its limit, else None."""
     retry_s = retry_after_s(counts)
     if retry_s is None:
@@ -120,17 +138,11 @@ def refusal(request: HttpRequest, counts: list[Count]) -> HttpResponse | None:
     return answer
 
 
-def end(request: HttpRequest, answer: HttpResponseBase, counts: list[Count]) -> HttpResponseBase:
-    """Take back an attempt that succeeded; set Retry-After if accounts are locked."""
-    if not is_failure(request, answer):
-        take_back(counts)
-    if answer.status_code == 429 and "Retry-After" not in answer:
-        answer["Retry-After"] = str(int(settings.AXES_COOLOFF_TIME * 3600))
-    return answer
-
-
 def is_failure(request: HttpRequest, answer: HttpResponseBase) -> bool:
-    """Return True for wrong credentials: a page shows its form again (200), the API answers 401."""
+    """Return True for wrong credentials: a page shows its form again (200), the API answers 401.
+
+    403 and 429 count as well: an account may be locked.
+    """
     if answer.status_code in (401, 403, 429):
         return True
     is_page = not request.path_info.startswith("/api/")
@@ -154,7 +166,10 @@ def network_of(address: str) -> str:
 
 
 def _caller(request: HttpRequest) -> dict[str, str]:
-    """Return the address that opened the connection (proxies are trusted), and the account."""
+    """Return `address` and, if the request names one, `account` (hashed) of a caller.
+
+    The address is that of the connection, which a trusted proxy has set.
+    """
     caller = {"address": network_of(request.META.get("REMOTE_ADDR", ""))}
     account = _account(request)
     if account:
@@ -176,36 +191,37 @@ def _account(request: HttpRequest) -> str:
     return resolved_name(name) if isinstance(name, str) else ""
 
 
-def resolved_name(typed: str) -> str:
+def resolved_name(username: str) -> str:
     """Return a user's name as the login takes it: stripped, in one Unicode form and case."""
-    return User.normalize_username(typed.strip()).lower()
+    return User.normalize_username(username.strip()).lower()
 
 
-def _count(name: str, limit: Limit) -> Count:
+def _count(name: str, limit: Limit) -> AttemptCount:
     """Count an attempt in the present window of its limit."""
-    window = int(time.time() // limit.window_s)
-    key = f"throttle:{name}:{window}"
-    return Count(key, _add(key, 1, limit.window_s), limit)
+    window_number = int(time.time() // limit.window_s)
+    key = f"throttle:{name}:{window_number}"
+    attempts = _add(key, 1, limit.window_s)
+    return AttemptCount(key, attempts, limit)
 
 
 _own_counts = LocMemCache("throttling", {})
-"""Counters of this process, while the cache is away."""
+"""Counts of this process, while the cache is away."""
 
 
 def _add(key: str, amount: int, window_s: int) -> int:
-    """Add to a counter; return its new number."""
+    """Add to a count, and return the sum. Falls back on this process' own without the cache."""
     try:
-        return _add_in(cache, key, amount, window_s)
+        return _add_to_store(cache, key, amount, window_s)
     except (RedisError, OSError) as error:
         log.warning("the cache is away, this process counts for itself: %s", error)
-        return _add_in(_own_counts, key, amount, window_s)
+        return _add_to_store(_own_counts, key, amount, window_s)
 
 
-def _add_in(store: BaseCache, key: str, amount: int, window_s: int) -> int:
-    """Add to a counter of this cache; return its new number."""
+def _add_to_store(store: BaseCache, key: str, amount: int, window_s: int) -> int:
+    """Add to a count of this cache, and return the sum. It is kept until its window is over."""
     store.add(key, 0, 2 * window_s)
     try:
         return int(store.incr(key, amount))
-    except ValueError:  # the store has forgotten it in between
+    except ValueError:  # the cache has dropped it since the line before
         store.add(key, max(0, amount), 2 * window_s)
         return max(0, amount)

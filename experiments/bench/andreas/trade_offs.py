@@ -117,14 +117,17 @@ def figures(settings: Sequence[Setting], given: argparse.Namespace) -> Iterator[
         summed, base_cost = (sum(of.total_cost for of in facts) for facts in (found, first))
         ratio = fmean(of.total_cost / base.total_cost for of, base in pairs)
         yield figure(
-            setting.words, ratio, None, "cost",
+            setting.words,
+            ratio,
+            None,
+            "cost",
             summed_cost=round(summed / base_cost, 4),
             energy=round(fmean(of.energy_cost / base.energy_cost for of, base in pairs), 4),
             completion=round(fmean(of.completion_s / base.completion_s for of, base in pairs), 4),
             moves_per_job=round(fmean(of.moves_per_job for of in found), 4),
             idle_beside_waiting=round(fmean(of.idle_beside_waiting for of in found), 4),
             worst_cost=round(max(of.total_cost / base.total_cost for of, base in pairs), 4),
-        )  # fmt: skip
+        )
 
 
 CURVES = {"moves": moving, "waiting": waiting}

@@ -30,12 +30,30 @@ SETH: dict[str, Any] = {
 EURORA: dict[str, Any] = {
     "gpu_types": [{"name": "K20", "tflops": 1.2, "memory_gb": 5.0}],
     "nodes": [
-        *({"name": f"mic-{i}", "cores": 16, "memory_gb": 16.0, "gpus": 0, "power_w": [1.0],
-           "resources": {"mic": 2}} for i in range(32)),
-        *({"name": f"gpu-{i}", "cores": 16, "memory_gb": 16.0, "gpu_type": "K20", "gpus": 2,
-           "power_w": [1.0, 1.0, 1.0]} for i in range(32)),
+        *(
+            {
+                "name": f"mic-{i}",
+                "cores": 16,
+                "memory_gb": 16.0,
+                "gpus": 0,
+                "power_w": [1.0],
+                "resources": {"mic": 2},
+            }
+            for i in range(32)
+        ),
+        *(
+            {
+                "name": f"gpu-{i}",
+                "cores": 16,
+                "memory_gb": 16.0,
+                "gpu_type": "K20",
+                "gpus": 2,
+                "power_w": [1.0, 1.0, 1.0],
+            }
+            for i in range(32)
+        ),
     ],
-}  # fmt: skip
+}
 CASES = (
     ("Seth", "hpc2n-seth-slice.swf", SETH, "batch"),
     ("Eurora", "eurora-2014-4days.swf", EURORA, "batch_fields"),
@@ -54,9 +72,14 @@ def figures(data: Path, only: str) -> Iterator[Figure]:
 def _figure(name: str, study: Study, policy: int) -> Figure:
     choice, workload = study.policies[policy], study.load(1)
     run = partial(
-        simulate, study.scenario, workload, choice.make(), name=choice.label, seed=1,
+        simulate,
+        study.scenario,
+        workload,
+        choice.make(),
+        name=choice.label,
+        seed=1,
         switches=study.switches_of(policy),
-    )  # fmt: skip
+    )
     took_s, outcome = seconds(run)
     found = metrics_of(outcome)
     return figure(

@@ -141,11 +141,9 @@ def _by_config(known: Mapping[str, Rates]) -> dict[str, dict[tuple[str, int], fl
 def _jobs(case: Case, kind: str, count: int) -> list[JobView]:
     steps, least_s = RUN_S / case.step_s, LEAST_RUNS * case.restart_s
     return [
-        JobView(
-            f"j{n}", kind, float(n), steps, restart_cost_s=case.restart_s, min_run_s=least_s
-        )
+        JobView(f"j{n}", kind, float(n), steps, restart_cost_s=case.restart_s, min_run_s=least_s)
         for n in range(count)
-    ]  # fmt: skip
+    ]
 
 
 def _snapshot(kind: KindView, jobs: list[JobView]) -> Snapshot:

@@ -57,9 +57,15 @@ def _ratio(name: str, pairs: Sequence[tuple[Outcome, Outcome]]) -> Figure:
     completion = sum(float(of.jct_s.mean()) for _, of in pairs)
     completion /= sum(float(of.jct_s.mean()) for of, _ in pairs)
     return figure(
-        name, median(ratios), GOAL, "", worst=round(max(ratios), 4), **parts,
-        completion=round(completion, 4), runs=len(pairs),
-    )  # fmt: skip
+        name,
+        median(ratios),
+        GOAL,
+        "",
+        worst=round(max(ratios), 4),
+        **parts,
+        completion=round(completion, 4),
+        runs=len(pairs),
+    )
 
 
 def _andreas(number: int, nodes: int, tuning: float, seed: int) -> tuple[Outcome, Outcome]:

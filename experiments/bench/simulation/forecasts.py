@@ -89,13 +89,15 @@ def run(policy: str, scenario: int, tuning: float, seed: int, jobs: int) -> Scor
     observer = Observer(registry.make(policy))
     simulate(
         replace(cluster(scenario, 10), value_of_time=0.01, min_run_factor=10.0),
-        load({"type": "andreas", "nodes": 10, "scenario": scenario, "jobs": jobs, "tuning": tuning},
-             seed),
+        load(
+            {"type": "andreas", "nodes": 10, "scenario": scenario, "jobs": jobs, "tuning": tuning},
+            seed,
+        ),
         observer,
         name=policy,
         seed=seed,
         switches=Switches(restart_cost_s=30.0),
-    )  # fmt: skip
+    )
     return observer.score()
 
 

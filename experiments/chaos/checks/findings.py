@@ -20,10 +20,15 @@ LONGEST_S = 10.0
 
 
 CHECKED_BY = {
-    "training": named.STEPS, "slow": named.STEPS, "gang": named.GANGS, "shared": named.PAIRS,
-    "limited": named.WALLTIMES, "array": named.ARRAYS, "after": named.DEPENDENCIES,
+    "training": named.STEPS,
+    "slow": named.STEPS,
+    "gang": named.GANGS,
+    "shared": named.PAIRS,
+    "limited": named.WALLTIMES,
+    "array": named.ARRAYS,
+    "after": named.DEPENDENCIES,
     "never": named.IMPOSSIBLE,
-}  # fmt: skip
+}
 """Invariants that jobs of a form check: a run that had none of these jobs has not checked them."""
 
 
@@ -130,9 +135,13 @@ def _limited(system: System, workload: Workload, known: Known) -> Limited:
     """Ends of batch jobs at their walltime, and how many of them while a part was away."""
     site, away = system.site, {name: part.away for name, part in system.parts.items()}
     return check_limits(
-        site.journals / LIMITED, workload.of(LIMITED), site.clockwork["grace_s"], away,
-        system.slowness, known.nodes,
-    )  # fmt: skip
+        site.journals / LIMITED,
+        workload.of(LIMITED),
+        site.clockwork["grace_s"],
+        away,
+        system.slowness,
+        known.nodes,
+    )
 
 
 def _states(workload: Workload, jobs: Iterable[Record]) -> dict[str, int]:

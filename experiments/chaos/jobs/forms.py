@@ -168,16 +168,36 @@ def _spread(processes: str) -> dict[str, Any]:
 
 
 _MAKERS: Mapping[str, Callable[[Forms, int, Latest], Form]] = {
-    "training": Forms._training, "slow": Forms._slow, "gang": Forms._gang,
-    "shared": Forms._shared, "stubborn": Forms._stubborn, "spread": Forms._spread,
-    "limited": Forms._limited, "array": Forms._array, "after": Forms._after,
-    "spread_limited": Forms._spread_limited, "never": Forms._never,
-}  # fmt: skip
+    "training": Forms._training,
+    "slow": Forms._slow,
+    "gang": Forms._gang,
+    "shared": Forms._shared,
+    "stubborn": Forms._stubborn,
+    "spread": Forms._spread,
+    "limited": Forms._limited,
+    "array": Forms._array,
+    "after": Forms._after,
+    "spread_limited": Forms._spread_limited,
+    "never": Forms._never,
+}
 
 TURN = (
-    "slow", "shared", "shared", "gang", "spread", "stubborn", "limited", "training", "array",
-    "slow", "after", "training", "shared", "spread_limited", "never",
-)  # fmt: skip
+    "slow",
+    "shared",
+    "shared",
+    "gang",
+    "spread",
+    "stubborn",
+    "limited",
+    "training",
+    "array",
+    "slow",
+    "after",
+    "training",
+    "shared",
+    "spread_limited",
+    "never",
+)
 """Forms one after the other, again and again; one that waits comes after those it waits for."""
 
 NEEDS = {"after": ("array", "spread", "limited"), "never": ("spread_limited",)}

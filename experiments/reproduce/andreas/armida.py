@@ -83,11 +83,16 @@ def workload(convnet: float = 1.0) -> Workload:
         np.array(column, dtype=np.float64) for column in columns[2:]
     )
     jobs = jobs_of(
-        ids, applications, arrival_s=submitted_s, remaining_steps=epochs * STEPS_PER_EPOCH,
-        gpus_min=1, gpus_max=2,
-        due_s=submitted_s + due_s, priority=priority,
+        ids,
+        applications,
+        arrival_s=submitted_s,
+        remaining_steps=epochs * STEPS_PER_EPOCH,
+        gpus_min=1,
+        gpus_max=2,
+        due_s=submitted_s + due_s,
+        priority=priority,
         tardiness_weight=np.array(WEIGHTS)[priority.astype(np.int64) - 1],
-    )  # fmt: skip
+    )
     return Workload("Table V", jobs, _kinds({"ConvNet": convnet}))
 
 

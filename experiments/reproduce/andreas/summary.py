@@ -108,11 +108,15 @@ def _entry(
     ]
     whole = len(others) == len(BASELINES)
     return {
-        "scenario": scenario, "nodes": nodes, "tuning": tuning, "policy": policy, **of,
+        "scenario": scenario,
+        "nodes": nodes,
+        "tuning": tuning,
+        "policy": policy,
+        **of,
         "saving_on_mean": 1.0 - of["total_cost"] / float(np.mean(others)) if whole else None,
         "saving_on_best": 1.0 - of["total_cost"] / min(others) if whole else None,
         "published": PUBLISHED_SAVING.get((scenario, tuning, nodes), "") if policy == CODED else "",
-    }  # fmt: skip
+    }
 
 
 def _savings(summary: Sequence[Row], scenario: int) -> Iterable[dict[str, Any]]:

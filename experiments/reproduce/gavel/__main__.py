@@ -174,8 +174,11 @@ def _positive(text: str) -> int:
 if __name__ == "__main__":
     given = options()
     written = reproduce(
-        given.wanted, given.folder, scale=given.scale.name, seeds=given.seeds,
+        given.wanted,
+        given.folder,
+        scale=given.scale.name,
+        seeds=given.seeds,
         processes=given.processes,
         say=lambda line: print(line, flush=True),
-    )  # fmt: skip
+    )
     print(f"Written: {written}")

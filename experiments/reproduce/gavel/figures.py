@@ -32,13 +32,22 @@ AGNOSTIC, AWARE, SHARED, GANDIVA, ALLOX, FIFO = (
 def experiments(scale: Scale, data: Data) -> tuple[Experiment, ...]:
     """All of them: figures 8 to 14 and 16 to 21, table 3, and section 7.3's costs."""
     made: Mapping[str, Callable[[Scale, Data], Experiment]] = {
-        "8": _las_single, "9": _las_multiple, "10": _ftf_multiple, "11": _fair_timeline,
+        "8": _las_single,
+        "9": _las_multiple,
+        "10": _ftf_multiple,
+        "11": _fair_timeline,
         "12": scaling,
-        "13": rounds, "14": estimates,
-        "16": _fifo_single, "17": _ftf_single, "18": _fifo_multiple, "19": _makespan,
-        "20": _priorities, "21": _fifo_timeline,
-        "T3": table_3, "cost": cost,
-    }  # fmt: skip
+        "13": rounds,
+        "14": estimates,
+        "16": _fifo_single,
+        "17": _ftf_single,
+        "18": _fifo_multiple,
+        "19": _makespan,
+        "20": _priorities,
+        "21": _fifo_timeline,
+        "T3": table_3,
+        "cost": cost,
+    }
     return tuple(make(scale, data) for make in made.values())
 
 
@@ -49,10 +58,17 @@ def three(policy: str) -> tuple[Series, ...]:
 
 
 def _continuous(
-    scale: Scale, data: Data, of: tuple[str, str], mode: str, series: tuple[Series, ...],
-    claims: tuple[Claim, ...], *,
-    charts: tuple[Chart, ...] = (JCT, JCTS), note: str = notes.STEADY, heavy: float = 0.0,
-) -> Experiment:  # fmt: skip
+    scale: Scale,
+    data: Data,
+    of: tuple[str, str],
+    mode: str,
+    series: tuple[Series, ...],
+    claims: tuple[Claim, ...],
+    *,
+    charts: tuple[Chart, ...] = (JCT, JCTS),
+    note: str = notes.STEADY,
+    heavy: float = 0.0,
+) -> Experiment:
     """Average completion times over loads; `of`: id and title."""
     loads = scale.single if mode.endswith("single") else scale.multiple
     common = {

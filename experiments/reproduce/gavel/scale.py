@@ -38,10 +38,18 @@ class Scale:
 
 FULL = Scale("full")
 QUICK = Scale(
-    "quick", each=9, jobs=150, window=(70, 120), single=(4.0, 6.0), multiple=(1.5, 3.0),
-    static=(30, 60), cost_jobs=40,
-    active=(128, 512, 2048), rounds_s=(360.0, 1200.0, 3600.0), small=(0.7,),
-)  # fmt: skip
+    "quick",
+    each=9,
+    jobs=150,
+    window=(70, 120),
+    single=(4.0, 6.0),
+    multiple=(1.5, 3.0),
+    static=(30, 60),
+    cost_jobs=40,
+    active=(128, 512, 2048),
+    rounds_s=(360.0, 1200.0, 3600.0),
+    small=(0.7,),
+)
 
 
 @dataclass(frozen=True, slots=True)

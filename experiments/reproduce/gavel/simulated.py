@@ -53,11 +53,15 @@ def cost_workload(spec: Spec, seed: int) -> Workload:
     arrival_s = np.cumsum(rng.exponential(float(spec["gap_s"]), count))
     rates = np.array([_rate(views[k].throughputs) for k in kinds])
     jobs = jobs_of(
-        [f"J{i + 1}" for i in range(count)], kinds, arrival_s=arrival_s - arrival_s[0],
+        [f"J{i + 1}" for i in range(count)],
+        kinds,
+        arrival_s=arrival_s - arrival_s[0],
         remaining_steps=np.rint(duration_s * rates),
-        due_s=arrival_s - arrival_s[0] + rng.choice(SLOS, count) * duration_s, gpus_min=1,
-        gpus_max=1, may_share=True,
-    )  # fmt: skip
+        due_s=arrival_s - arrival_s[0] + rng.choice(SLOS, count) * duration_s,
+        gpus_min=1,
+        gpus_max=1,
+        may_share=True,
+    )
     return Workload("Gavel cost", jobs, tuple(views.values()))
 
 

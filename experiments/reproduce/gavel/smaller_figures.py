@@ -65,11 +65,17 @@ def scaling(scale: Scale, data: Data) -> Experiment:
     )
     claims = tuple(
         Claim(
-            words, "seconds", form, at=jobs, paper=paper, published=published, better="less",
+            words,
+            "seconds",
+            form,
+            at=jobs,
+            paper=paper,
+            published=published,
+            better="less",
             whole=False,
         )
         for words, form, jobs, paper, published in figures
-    )  # fmt: skip
+    )
     note = notes.SCALING
     charts = (Chart("seconds", "Seconds to the shares", log=True),)
     series = tuple(Series(form, {"form": form}) for form in forms)

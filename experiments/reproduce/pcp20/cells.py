@@ -60,9 +60,14 @@ def run(cell: Cell) -> dict[str, Any]:
     scenario = scenario_of(cluster_of(f"{setting.cluster}.yaml", CLUSTERS))
     wall_s, cpu_s = time.perf_counter(), time.process_time()
     outcome = simulate(
-        scenario, workload, policy, name=case.label, seed=SEED,
-        switches=switches_of(case), on_snapshot=look,
-    )  # fmt: skip
+        scenario,
+        workload,
+        policy,
+        name=case.label,
+        seed=SEED,
+        switches=switches_of(case),
+        on_snapshot=look,
+    )
     timing = {
         "wall_s": time.perf_counter() - wall_s,
         "cpu_s": time.process_time() - cpu_s,

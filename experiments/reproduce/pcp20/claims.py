@@ -12,16 +12,18 @@ Row = Mapping[str, Any]
 TABLE_1: Mapping[str, tuple[float | None, float | None]] = {
     "HCP'19-L2": (292, 58_934), "PCP'19-L2": (None, None), "PCP'20-L2": (537, 108_608),
     "HCP'19-R": (270, 54_719), "PCP'19-R": (None, None), "PCP'20-R": (662, 133_086),
-}  # fmt: skip
+}  # fmt: skip  # a table, to be read by columns
 TABLE_2: Mapping[str, tuple[float | None, float | None]] = {
     "HCP'19-D": (411, 219_142), "PCP'19-D": (565, 301_078), "PCP'20-D": (252, 134_240),
     "HCP'19-R": (385, 204_363), "PCP'19-R": (512, 272_925), "PCP'20-R": (364, 193_751),
-}  # fmt: skip
+}  # fmt: skip  # a table, to be read by columns
 """Mean time of a decision in ms and total time of the simulation in s; None: infinite."""
 
 TABLES = (
-    ("1", KIT, TABLE_1), ("2, first jobs", FIRST, TABLE_2), ("2, whole log", EURORA, TABLE_2),
-)  # fmt: skip
+    ("1", KIT, TABLE_1),
+    ("2, first jobs", FIRST, TABLE_2),
+    ("2, whole log", EURORA, TABLE_2),
+)
 """Name of a table, setting that has ours, and the paper's figures."""
 BASE, BESIDE = "HCP'19", "EASY"
 MEANS = {"wait_s": "wait", "slowdown": "slowdown", "bounded_slowdown": "bounded slowdown"}
@@ -75,13 +77,15 @@ def _times(
     (paper_ms, paper_s), here = table[label], ours[label]
     of_base = ours.get(base, {})
     return {
-        "paper_ms": paper_ms, "here_ms": here["mean_ms"],
-        "paper_total_s": paper_s, "here_total_s": here["cpu_s"],
+        "paper_ms": paper_ms,
+        "here_ms": here["mean_ms"],
+        "paper_total_s": paper_s,
+        "here_total_s": here["cpu_s"],
         "paper_ratio": _ratio(paper_ms, table[base][0]),
         "here_ratio": _ratio(here["mean_ms"], of_base.get("mean_ms")),
         "paper_total_ratio": _ratio(paper_s, table[base][1]),
         "here_total_ratio": _ratio(here["cpu_s"], of_base.get("cpu_s")),
-    }  # fmt: skip
+    }
 
 
 def _over_log(rows: Sequence[Row]) -> Iterator[dict[str, Any]]:

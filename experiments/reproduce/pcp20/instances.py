@@ -59,7 +59,7 @@ def solve(asked: Solve) -> dict[str, Any]:
             "pcp20": variables_of_pcp20(instance),
         },
         "decisions": {name: _decide(snapshot, name) for name in POLICIES},
-    }  # fmt: skip
+    }
 
 
 def instance_in(snapshot: Snapshot) -> Instance:

@@ -61,13 +61,27 @@ def _head(results: Row) -> str:
 
 def _times_table(timed: Sequence[Row]) -> str:
     head = (
-        "Table", "Dispatcher", "Mean ms (paper)", "ours, CPU", "Total s (paper)", "ours, CPU",
-        "Mean over HCP'19 (paper)", "ours", "Total over HCP'19 (paper)", "ours",
-    )  # fmt: skip
+        "Table",
+        "Dispatcher",
+        "Mean ms (paper)",
+        "ours, CPU",
+        "Total s (paper)",
+        "ours, CPU",
+        "Mean over HCP'19 (paper)",
+        "ours",
+        "Total over HCP'19 (paper)",
+        "ours",
+    )
     names = (
-        "paper_ms", "here_ms", "paper_total_s", "here_total_s", "paper_ratio", "here_ratio",
-        "paper_total_ratio", "here_total_ratio",
-    )  # fmt: skip
+        "paper_ms",
+        "here_ms",
+        "paper_total_s",
+        "here_total_s",
+        "paper_ratio",
+        "here_ratio",
+        "paper_total_ratio",
+        "here_total_ratio",
+    )
     rows = "".join(
         row(escape(of["table"]), escape(of["label"]), *(number(of[name]) for name in names))
         for of in timed
@@ -77,18 +91,32 @@ def _times_table(timed: Sequence[Row]) -> str:
 
 def _means(of: Sequence[Row]) -> str:
     head = (
-        "Dispatcher", "Wait (s)", "± one deviation", "longest", "Slowdown", "± one deviation",
-        "Bounded slowdown", "Decisions", "Killed", "Fits nowhere",
-    )  # fmt: skip
+        "Dispatcher",
+        "Wait (s)",
+        "± one deviation",
+        "longest",
+        "Slowdown",
+        "± one deviation",
+        "Bounded slowdown",
+        "Decisions",
+        "Killed",
+        "Fits nowhere",
+    )
     return table(head, "".join(_mean(one) for one in of))
 
 
 def _mean(of: Row) -> str:
     cells = (
-        of["wait_s"]["mean"], of["wait_s"]["deviation"], of["wait_s"]["most"],
-        of["slowdown"]["mean"], of["slowdown"]["deviation"], of["bounded_slowdown"]["mean"],
-        of["decisions"], of["killed"], of["never_placed"],
-    )  # fmt: skip
+        of["wait_s"]["mean"],
+        of["wait_s"]["deviation"],
+        of["wait_s"]["most"],
+        of["slowdown"]["mean"],
+        of["slowdown"]["deviation"],
+        of["bounded_slowdown"]["mean"],
+        of["decisions"],
+        of["killed"],
+        of["never_placed"],
+    )
     return row(escape(of["label"]), *(number(cell) for cell in cells))
 
 
@@ -127,11 +155,13 @@ def _bars(of: Sequence[Row], name: str) -> dict[str, Any]:
         "x": [label for label, _ in bars],
         "y": [spread["mean"] for _, spread in bars],
         "error_y": {
-            "type": "data", "color": ERROR_BARS, "symmetric": False,
+            "type": "data",
+            "color": ERROR_BARS,
+            "symmetric": False,
             "array": [spread["deviation"] for _, spread in bars],
             "arrayminus": [min(spread["deviation"], spread["mean"]) for _, spread in bars],
         },
-    }  # fmt: skip
+    }
     axes = {"xaxis": {"automargin": True}, "yaxis": {"rangemode": "tozero"}}
     return {"data": [trace], "layout": axes}
 
@@ -139,12 +169,15 @@ def _bars(of: Sequence[Row], name: str) -> dict[str, Any]:
 def _scatter(known: Sequence[Row], ratio: Any) -> dict[str, Any]:
     traces = [
         {
-            "type": "scatter", "mode": "markers", "name": source,
-            "x": [row["variables"]["pcp19"] for row in of], "y": [ratio(row) for row in of],
+            "type": "scatter",
+            "mode": "markers",
+            "name": source,
+            "x": [row["variables"]["pcp19"] for row in of],
+            "y": [ratio(row) for row in of],
         }
         for source in sorted({row["source"] for row in known})
         if (of := [r for r in known if r["source"] == source and r["variables"]["pcp19"]])
-    ]  # fmt: skip
+    ]
     axes = {
         "xaxis": {"type": "log", "title": {"text": "Variables of PCP'19"}},
         "yaxis": {"type": "log", "title": {"text": "PCP'20 over PCP'19"}},

@@ -114,12 +114,18 @@ KIT_LOAD = 0.95
 """Part of the cluster that the drawn load wants: by its default nothing would wait."""
 EURORA_LOG, SETH_LOG = "hpc/eurora-2014-4days.swf", "hpc/hpc2n-seth-slice.swf"
 EURORA, FIRST, GPU_FIRST, KILLED, TIMED, KIT, SETH = (
-    "eurora", "eurora-first", "eurora-gpu-first", "eurora-killed", "eurora-timed", "kit", "seth",
-)  # fmt: skip
+    "eurora",
+    "eurora-first",
+    "eurora-gpu-first",
+    "eurora-killed",
+    "eurora-timed",
+    "kit",
+    "seth",
+)
 PAPERS_DECISION_S = {
     "HCP'19-D": 0.411, "PCP'19-D": 0.565, "PCP'20-D": 0.252,
     "HCP'19-R": 0.385, "PCP'19-R": 0.512, "PCP'20-R": 0.364,
-}  # fmt: skip
+}  # fmt: skip  # a table, to be read by columns
 """Table 2: mean time of a decision, which the paper's simulation leaves out of the waits."""
 
 
@@ -132,12 +138,16 @@ def settings(scale: Scale, kit_log: str = "") -> dict[str, Setting]:
         Setting(GPU_FIRST, "Eurora, GPU first", "eurora-gpu-first-32gb", EURORA_LOG, jobs),
         Setting(KILLED, "Eurora, killed at the walltime", mic, EURORA_LOG, jobs, kills=True),
         Setting(
-            TIMED, "Eurora, the first jobs with the paper's decision times", mic, EURORA_LOG, first,
+            TIMED,
+            "Eurora, the first jobs with the paper's decision times",
+            mic,
+            EURORA_LOG,
+            first,
             added_s=PAPERS_DECISION_S,
         ),
         Setting(KIT, "KIT ForHLR II", "kit-forhlr2", kit_log, scale.kit if not kit_log else None),
         Setting(SETH, "Seth", "seth", SETH_LOG, scale.seth),
-    )  # fmt: skip
+    )
     return {setting.id: setting for setting in found}
 
 

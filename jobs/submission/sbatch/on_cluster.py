@@ -10,7 +10,7 @@ from clusters.models import Cluster
 from jobs.submission.feasibility import Demand, Infeasible, Inventory
 from jobs.submission.fields import FieldError, gpu_types
 from jobs.submission.sbatch.needs import move_gpu_types
-from jobs.submission.sbatch.reader import Site, Submitted
+from jobs.submission.sbatch.script_job import Site, Submitted
 from jobs.submission.sbatch.translation import job_fields
 from loadmaster.slurm.options.reading import ScriptError
 

@@ -5,23 +5,16 @@ from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any
 
-from jobs.submission.sbatch.container import (
-    put_container,
-    put_files_of_container,
-)
-from jobs.submission.sbatch.environment import put_environment
-from jobs.submission.sbatch.needs import (
-    put_memory,
-    put_resources,
-    put_size,
-)
-from jobs.submission.sbatch.reader import ANY_SITE, Reader, Site, Submitted
+from jobs.submission.sbatch.container import set_container, set_files_of_container
+from jobs.submission.sbatch.environment import set_environment
+from jobs.submission.sbatch.needs import set_memory, set_resources, set_size
+from jobs.submission.sbatch.script_job import ANY_SITE, ScriptJob, Site, Submitted
 from loadmaster.slurm.options import values
 from loadmaster.slurm.options.moments import moment
 from loadmaster.slurm.options.reading import (
     COMMAND_LINE,
     MAX_SCRIPT,
-    Given,
+    GivenOption,
     ScriptError,
     late_lines,
     lines_of_other_systems,
@@ -38,14 +31,16 @@ DEFAULT_NAME = "sbatch"
 """Name of a job whose script comes from standard input."""
 
 NAME_OF_WRAP = "wrap"
-_NO_INPUT = ("none", "/dev/null")
+"""Name of a job whose script is made of `--wrap`."""
 
+_NO_INPUT = ("none", "/dev/null")
+"""Values of `--input` for no input."""
 
 NO_FIELDS: Mapping[str, Any] = {}
 
 
 def job_fields(
-    given: object, now: datetime, own: Mapping[str, Any] = NO_FIELDS, site: Site = ANY_SITE
+    value: object, now: datetime, own: Mapping[str, Any] = NO_FIELDS, site: Site = ANY_SITE
 ) -> Submitted:
     """Turn the field `sbatch` of a submission, an object with the fields of PARTS, into a job.
 
@@ -55,8 +50,8 @@ def job_fields(
     that the job has itself. `site`: what the cluster decides. Raises ScriptError with every problem
     found.
     """
-    # 1. Read the options of the command line.
-    parts = _parts(given)
+    # 1. Read the options of the command line; `--wrap` becomes a script.
+    parts = _parts(value)
     options, rest = read_words(parts["options"], COMMAND_LINE)
     if rest:
         remedy = "the script's own words belong into arguments"
@@ -71,29 +66,29 @@ def job_fields(
 
     # 3. Give them their meaning.
     result = Submitted(warnings=warnings, test_only="test-only" in in_force)
-    reader = Reader(parts, in_force, result, now, own, site)
-    return _submitted(reader)
+    job = ScriptJob(parts, in_force, result, now, own, site)
+    return _submitted(job)
 
 
-def _submitted(reader: Reader) -> Submitted:
-    """Put all fields of the job. Raises ScriptError with all problems, each once."""
-    size = put_size(reader)
-    put_memory(reader, size)
-    put_resources(reader, size)
-    _put_times(reader)
-    _put_dependencies(reader)
-    in_container = put_container(reader)
-    _put_script_and_files(reader, in_container=in_container)
+def _submitted(job: ScriptJob) -> Submitted:
+    """Set all fields of the job. Raises ScriptError with all problems, each once."""
+    size = set_size(job)
+    set_memory(job, size)
+    set_resources(job, size)
+    _set_times(job)
+    _set_dependencies(job)
+    in_container = set_container(job)
+    _set_script_and_files(job, in_container=in_container)
     # Slurm never starts a script again after its own failure.
-    reader.put("preemptible", "requeue" in reader.options, "requeue")
-    put_environment(reader, size, in_container=in_container)
-    _options_without_meaning(reader)
-    if reader.problems:
-        raise ScriptError(list(dict.fromkeys(reader.problems)))
-    return reader.result
+    job.set_field("preemptible", "requeue" in job.options, "requeue")
+    set_environment(job, size, in_container=in_container)
+    _options_without_meaning(job)
+    if job.problems:
+        raise ScriptError(list(dict.fromkeys(job.problems)))
+    return job.submitted
 
 
-def _wrap(parts: dict[str, Any], options: Sequence[Given]) -> None:
+def _wrap(parts: dict[str, Any], options: Sequence[GivenOption]) -> None:
     """Make a script of the command that the command line's `--wrap` gives, as sbatch does."""
     commands = [option.value for option in options if option.name == "wrap"]
     if not commands:
@@ -104,17 +99,28 @@ def _wrap(parts: dict[str, Any], options: Sequence[Given]) -> None:
     parts["name"] = parts["name"] or NAME_OF_WRAP
 
 
-def _parts(given: object) -> dict[str, Any]:
+def _parts(value: object) -> dict[str, Any]:
     """Check the types of the fields of `sbatch`, and fill in those that are left out."""
-    if not isinstance(given, dict):
+    # 1. The fields.
+    if not isinstance(value, dict):
         raise ScriptError(["must be an object such as {script: text, options: [], ...}"])
-    for name in given:
+    for name in value:
         if name not in PARTS:
-            raise ScriptError(
-                [f"has no field {str(name)[:60]!r}; its fields are {', '.join(PARTS)}"]
-            )
-    parts: dict[str, Any] = {"script": "", "options": [], "arguments": [], "environment": {}}
-    parts = {"name": "", "folder": "", "host": "", "user": "", **parts, **given}
+            fields = ", ".join(PARTS)
+            raise ScriptError([f"has no field {str(name)[:60]!r}; its fields are {fields}"])
+    parts: dict[str, Any] = {
+        "script": "",
+        "name": "",
+        "options": [],
+        "arguments": [],
+        "folder": "",
+        "host": "",
+        "user": "",
+        "environment": {},
+        **value,
+    }
+
+    # 2. Their types and lengths.
     for name in ("script", "name", "folder", "host", "user"):
         if not isinstance(parts[name], str):
             raise ScriptError([f"{name} must be text"])
@@ -131,68 +137,69 @@ def _parts(given: object) -> dict[str, Any]:
     return parts
 
 
-def _options_without_meaning(reader: Reader) -> None:
+def _options_without_meaning(job: ScriptJob) -> None:
     """Warn of options that are left out; refuse those that a script cannot do without."""
-    for name in sorted(reader.options):
+    for name in sorted(job.options):
         if TREATMENTS[name] == REFUSED:
-            reader.problems.append(f"{reader.options[name]}: is refused: {REASONS[name]}")
+            job.refuse(name, f"is refused: {REASONS[name]}")
         elif TREATMENTS[name] == LEFT:
-            reader.warn(name, "has no meaning here and is left out")
-    if "wrap" in reader.options and reader.options["wrap"].place != COMMAND_LINE:
-        reader.warn("wrap", "has no meaning in a script and is left out")
-    if reader.read("input", str, "none") not in _NO_INPUT:
+            job.warn(name, "has no meaning here and is left out")
+    if "wrap" in job.options and job.options["wrap"].place != COMMAND_LINE:
+        job.warn("wrap", "has no meaning in a script and is left out")
+    if job.option_value("input", str, "none") not in _NO_INPUT:
         remedy = "write exec < FILE into the script"
-        reader.problems.append(f"{reader.options['input']}: a script has no input; {remedy}")
+        job.refuse("input", f"a script has no input; {remedy}")
 
 
-def _put_times(reader: Reader) -> None:
-    """Put limits and moments, the indices of an array, and whether the job is held."""
-    limit_s = reader.read("time", values.time_s, None)
+def _set_times(job: ScriptJob) -> None:
+    """Set limits and moments, the indices of an array, and whether the job is held."""
+    limit_s = job.option_value("time", values.time_s, None)
     if limit_s is not None:
-        reader.put("walltime", limit_s, "time")
-    signal = reader.read("signal", values.end_signal, None)
+        job.set_field("walltime", limit_s, "time")
+    signal = job.option_value("signal", values.end_signal, None)
     if signal is not None:
-        reader.put("signal", str(signal), "signal")
-    _put_moment(reader, "begin")
-    _put_moment(reader, "deadline")
-    indices = reader.read("array", str.strip, "")
+        job.set_field("signal", str(signal), "signal")
+    _set_moment(job, "begin")
+    _set_moment(job, "deadline")
+    indices = job.option_value("array", str.strip, "")
     if indices:
-        reader.put("array", values.array_text(indices), "array")
-    if "hold" in reader.options:
-        reader.put("hold", True, "hold")
+        job.set_field("array", values.array_text(indices), "array")
+    if "hold" in job.options:
+        job.set_field("hold", True, "hold")
 
 
-def _put_moment(reader: Reader, name: str) -> None:
-    """Put the moment of an option, `begin` only if it is still to come."""
-    value = reader.read(name, lambda text: moment(text, reader.now), None)
-    if value is not None and (value > reader.now or name != "begin"):
-        reader.put(name, value.isoformat(), name)
+def _set_moment(job: ScriptJob, name: str) -> None:
+    """Set the moment of an option, `begin` only if it is still to come."""
+    value = job.option_value(name, lambda text: moment(text, job.now), None)
+    if value is not None and (value > job.now or name != "begin"):
+        job.set_field(name, value.isoformat(), name)
 
 
-def _put_dependencies(reader: Reader) -> None:
-    references = reader.read("dependency", values.dependencies, list[str]())
+def _set_dependencies(job: ScriptJob) -> None:
+    """Set the jobs that the job waits for."""
+    references = job.option_value("dependency", values.dependencies, list[str]())
     if references:
-        reader.put("dependencies", references, "dependency")
+        job.set_field("dependencies", references, "dependency")
 
 
-def _put_script_and_files(reader: Reader, *, in_container: bool) -> None:
-    """Put the script with its name and arguments, its folder and its output files."""
-    parts = reader.parts
+def _set_script_and_files(job: ScriptJob, *, in_container: bool) -> None:
+    """Set the script with its name and arguments, its folder and its output files."""
+    parts = job.parts
     file_name = PurePosixPath(parts["name"]).name or DEFAULT_NAME
-    reader.put("name", reader.read("job-name", str, file_name), "job-name")
-    reader.put("script", parts["script"])
-    reader.put("command", list(parts["arguments"]))
+    job.set_field("name", job.option_value("job-name", str, file_name), "job-name")
+    job.set_field("script", parts["script"])
+    job.set_field("command", list(parts["arguments"]))
 
     default = "slurm-%j.out"
-    if "array" in reader.result.fields:
+    if "array" in job.submitted.fields:
         default = "slurm-%A_%a.out"
-    if not reader.folder:
+    if not job.folder:
         default = ""
-    output = reader.read("output", str, default)
-    error_output = reader.read("error", str, "")
+    output = job.option_value("output", str, default)
+    error_output = job.option_value("error", str, "")
     if in_container:
-        put_files_of_container(reader, output, error_output)
+        set_files_of_container(job, output, error_output)
         return
-    reader.put("folder", reader.folder, "chdir")
-    reader.put("output", output, "output")
-    reader.put("error_output", error_output, "error")
+    job.set_field("folder", job.folder, "chdir")
+    job.set_field("output", output, "output")
+    job.set_field("error_output", error_output, "error")

@@ -11,10 +11,15 @@ from collections.abc import Iterable
 from loadmaster.slurm.options.values import ValueFormatError
 
 ALTERNATIVE = "|"
+"""Separator of the alternatives of an entry."""
+
 MOST_ENTRIES = 100
-LONGEST = 1000
 MOST_BRACKETS = 20
+LONGEST = 1000
+"""Characters of an expression."""
+
 _TOKEN = re.compile(r"[^&|,()\[\]*!\s]+|[&|,()\[\]*!]")
+_OPERATORS = ("&", "|", ",")
 _CLOSING = {"(": ")", "[": "]"}
 
 
@@ -29,10 +34,10 @@ def labels(text: str) -> list[str]:
         limit = f"may have {LONGEST} characters and {MOST_BRACKETS} brackets"
         raise ValueFormatError(f"{text[:60]!r}... {limit}; write a shorter one")
     if "*" in text:
-        remedy = "submit a job for each kind of node"
-        raise ValueFormatError(
-            f"{text[:60]!r}: nodes of one job are not counted by label; {remedy}"
-        )
+        limit = "nodes of one job are not counted by label"
+        raise ValueFormatError(f"{text[:60]!r}: {limit}; submit a job for each kind of node")
+
+    # Parse it: a problem is an empty operand, or tokens that are left over.
     tokens = deque(_TOKEN.findall(text))
     try:
         entries = _entries(tokens)
@@ -56,9 +61,12 @@ def satisfied(wanted: Iterable[str], offered: Iterable[str]) -> bool:
 
 
 def _entries(tokens: deque[str]) -> list[frozenset[str]] | None:
-    """Take an expression up to its end or closing bracket; None if it is none."""
+    """Take an expression up to its end or closing bracket; None if it is no expression.
+
+    Raises IndexError at the end of the tokens.
+    """
     entries = _operand(tokens)
-    while entries is not None and tokens and tokens[0] in ("&", "|", ","):
+    while entries is not None and tokens and tokens[0] in _OPERATORS:
         operator = tokens.popleft()
         other = _operand(tokens)
         if other is None:
@@ -66,22 +74,24 @@ def _entries(tokens: deque[str]) -> list[frozenset[str]] | None:
         if operator == "|":
             entries = _either(entries, other)
         else:
-            entries = list(dict.fromkeys([*entries, *other]))
+            entries = list(dict.fromkeys([*entries, *other]))  # each entry once
     return entries
 
 
 def _operand(tokens: deque[str]) -> list[frozenset[str]] | None:
+    """Take a label, or an expression in brackets; None for anything else."""
     token = tokens.popleft()
     if token in _CLOSING:
         inner = _entries(tokens)
-        return inner if tokens.popleft() == _CLOSING[token] else None
+        is_closed = tokens.popleft() == _CLOSING[token]
+        return inner if is_closed else None
     if re.fullmatch(r"[&|,)\]*!]", token):
         return None
     return [frozenset([token])]
 
 
 def _either(entries: list[frozenset[str]], others: list[frozenset[str]]) -> list[frozenset[str]]:
-    """Distribute: (a and b) or (c and d) is (a|c) and (a|d) and (b|c) and (b|d)."""
+    """Return the entries of "one or the other": (a&b)|(c&d) is (a|c)&(a|d)&(b|c)&(b|d)."""
     if len(entries) * len(others) > 10 * MOST_ENTRIES:
         raise ValueFormatError(f"it has more than {MOST_ENTRIES} alternatives; write fewer")
     either = list[frozenset[str]]()

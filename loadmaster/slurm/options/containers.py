@@ -9,11 +9,18 @@ LONGEST = 4000
 """Characters of an image or a list of mounts."""
 
 _SCHEMES = ("docker://", "dockerd://", "podman://")
-_FILES = ("/", "./", "../", "~", "file:")
+_PATHS = ("/", "./", "../", "~", "file:")
+"""Beginnings of paths."""
+
 _SQUASH_FILES = (".sqsh", ".squashfs", ".sqfs", ".squash")
+"""Ends of names of squash files."""
+
 _USER = re.compile(r"[^@/#]+@(?!sha256:)")
+"""User before a registry."""
 
 _IN_MEMORY = "tmpfs"
+"""Source of a mount that is in memory."""
+
 _REGISTRY = re.compile(r"[A-Za-z][\w-]*(?:\.[A-Za-z][\w-]*)+")
 """Name of a host alone: what is left of nvcr.io#nvidia/... where # begins a comment."""
 
@@ -35,7 +42,7 @@ def image_name(text: str) -> str:
     name = text.strip()
     for scheme in _SCHEMES:
         name = name.removeprefix(scheme)
-    if name.startswith(_FILES) or name.lower().endswith(_SQUASH_FILES):
+    if name.startswith(_PATHS) or name.lower().endswith(_SQUASH_FILES):
         remedy = "push it to a registry, and name it as there"
         raise ValueFormatError(f"{text[:80]!r} is a squash file or path, not run here; {remedy}")
     user = _USER.match(name)
@@ -47,9 +54,8 @@ def image_name(text: str) -> str:
         form = "write one such as nvcr.io#nvidia/pytorch:24.01-py3"
         raise ValueFormatError(f"{text[:80]!r} is no image; {form}")
     if _REGISTRY.fullmatch(name):
-        remedy = (
-            "write all of nvcr.io\\#nvidia/pytorch:24.01-py3, in #SBATCH lines with the backslash"
-        )
+        example = "nvcr.io\\#nvidia/pytorch:24.01-py3"
+        remedy = f"write all of {example}, in #SBATCH lines with the backslash"
         raise ValueFormatError(f"{text[:80]!r} is a registry without an image; {remedy}")
     if ":" not in last_part and "@" not in last_part:
         name += ":latest"
@@ -70,9 +76,12 @@ def mount_list(text: str, folder: str) -> list[str]:
 
 
 def _mount(text: str, folder: str) -> str:
+    """Return one mount as a job has it: SOURCE:TARGET or SOURCE:TARGET:ro."""
+    # 1. Its fields. A relative source begins in the folder.
     fields = text.split(":")
     source = fields[0]
-    if folder and source and not source.startswith(("/", "~")) and source != _IN_MEMORY:
+    is_relative = source != "" and not source.startswith(("/", "~")) and source != _IN_MEMORY
+    if folder and is_relative:
         source = posixpath.join(folder, source)
     target = source
     if len(fields) > 1:
@@ -80,6 +89,8 @@ def _mount(text: str, folder: str) -> str:
     flags: list[str] = []
     if len(fields) > 2:
         flags = fields[2].split("+")
+
+    # 2. Only whole paths and known flags are mounts here.
     has_paths = source.startswith("/") and target.startswith("/")
     if len(fields) > 3 or not has_paths or not _FLAGS.issuperset(flags):
         form = "write /source, /source:/target or /source:/target:ro"

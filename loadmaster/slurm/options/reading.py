@@ -1,6 +1,7 @@
 """Options of batch scripts and of Slurm's programs, read as Slurm reads them.
 
-Here are their names and values; `jobs.submission.sbatch` gives those of a script their meaning.
+This module reads their names and values; `jobs.submission.sbatch` gives those of a script their
+meaning.
 """
 
 from collections import deque
@@ -48,19 +49,22 @@ class ValueMissingError(ScriptError):
     """
 
     word: str = ""
-    options: "Sequence[Given]" = ()
+    options: "Sequence[GivenOption]" = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """Option with its value, "" if it has none; `place` is its line or the command line."""
+class GivenOption:
+    """Option as it was given, with its value, "" if it has none.
+
+    `place`: its line, or the command line.
+    """
 
     name: str
     value: str
     place: str
 
     def __str__(self) -> str:
-        """The place and the option, as messages begin."""
+        """Return the place and the option, as messages begin."""
         return f"{self.place}: --{self.name}"
 
 
@@ -98,85 +102,94 @@ SBATCH = Program("sbatch", sbatch_table.VALUES, sbatch_table.SHORT_FORMS, sbatch
 
 def read_words(
     words: Sequence[str], place: str, program: Program = SBATCH
-) -> tuple[list[Given], list[str]]:
+) -> tuple[list[GivenOption], list[str]]:
     """Return the options before the first other word, and the words from there on.
 
     Raises ScriptError at an unknown option, one without its value, or more than MAX_OPTIONS.
     """
-    found = list[Given]()
-    left = deque(words)
-    while left and left[0].startswith("-") and left[0] != "-":
-        word = left.popleft()
+    options = list[GivenOption]()
+    remaining = deque(words)
+    while remaining and remaining[0].startswith("-") and remaining[0] != "-":
+        word = remaining.popleft()
         if word == "--":
             break
-        read = _long if word.startswith("--") else _short
+        read = _long_option if word.startswith("--") else _short_options
         try:
             # A word of letters such as -vvv may have many options.
-            options = list(islice(read(word, left, place, program), MAX_OPTIONS + 1))
+            of_word = list(islice(read(word, remaining, place, program), MAX_OPTIONS + 1))
         except ValueMissingError as error:
             error.word = word
-            error.options = found
+            error.options = options
             raise
-        found += options
-        if len(found) > MAX_OPTIONS:
+        options += of_word
+        if len(options) > MAX_OPTIONS:
             raise ScriptError([f"{place}: has more than {MAX_OPTIONS} options; remove some"])
-    return found, list(left)
+    return options, list(remaining)
 
 
-def _long(word: str, left: deque[str], place: str, program: Program) -> Iterator[Given]:
-    """Yield the option of a word such as --ntasks=4, or --ntasks with its value in `left`."""
-    given, equals, value = word[2:].partition("=")
-    name = _full_name(given, place, program)
+def _long_option(
+    word: str, remaining: deque[str], place: str, program: Program
+) -> Iterator[GivenOption]:
+    """Yield the option of a word such as --ntasks=4, or --ntasks with its value in the next one."""
+    beginning, equals, value = word[2:].partition("=")
+    name = _full_name(beginning, place, program)
     if equals and not program.needs[name]:
         raise ScriptError([f"{place}: --{name} takes no value; write --{name} alone"])
     if not equals and program.needs[name] == "=":
-        value = _following(f"--{name}", left, place)
-    yield Given(name, value, place)
+        value = _next_word(f"--{name}", remaining, place)
+    yield GivenOption(name, value, place)
 
 
-def _full_name(given: str, place: str, program: Program) -> str:
+def _full_name(beginning: str, place: str, program: Program) -> str:
     """Return the option of this name, or the only one whose name begins so."""
-    if given in program.needs:
-        return given
-    if given in program.aliases:
-        return program.aliases[given]
-    beginnings: list[str] = []
-    if given:
+    # 1. A whole name.
+    if beginning in program.needs:
+        return beginning
+    if beginning in program.aliases:
+        return program.aliases[beginning]
+
+    # 2. The beginning of one.
+    matches: list[str] = []
+    if beginning:
         names = {*program.needs, *program.aliases}
-        beginnings = sorted(name for name in names if name.startswith(given))
-    options = {program.aliases.get(name, name) for name in beginnings}
+        matches = sorted(name for name in names if name.startswith(beginning))
+    options = {program.aliases.get(name, name) for name in matches}
     if len(options) == 1:
         return options.pop()
 
-    given = given[:LONGEST_NAME]
-    if beginnings:
-        several = " or ".join(f"--{name}" for name in beginnings)
-        raise ScriptError([f"{place}: --{given} may be {several}; write it in full"])
-    near = get_close_matches(given, list(program.needs), n=1)
+    # 3. The beginning of several, or of none.
+    shown = beginning[:LONGEST_NAME]
+    if matches:
+        several = " or ".join(f"--{name}" for name in matches)
+        raise ScriptError([f"{place}: --{shown} may be {several}; write it in full"])
+    near = get_close_matches(shown, list(program.needs), n=1)
     hint = f"did you mean --{near[0]}?" if near else "remove it"
-    raise ScriptError([f"{place}: {program.name} has no option --{given}; {hint}"])
+    raise ScriptError([f"{place}: {program.name} has no option --{shown}; {hint}"])
 
 
-def _short(word: str, left: deque[str], place: str, program: Program) -> Iterator[Given]:
+def _short_options(
+    word: str, remaining: deque[str], place: str, program: Program
+) -> Iterator[GivenOption]:
     """Yield the options of a word such as -Hn4: the rest after a letter may be its value."""
     for end, letter in enumerate(word[1:], start=2):
         if letter not in program.shorts:
             raise ScriptError([f"{place}: {program.name} has no option -{letter}; remove it"])
         name = program.shorts[letter]
         if program.needs[name] == "=":
-            yield Given(name, word[end:] or _following(f"-{letter}", left, place), place)
+            value = word[end:] or _next_word(f"-{letter}", remaining, place)
+            yield GivenOption(name, value, place)
             return
         if program.needs[name] == "?":
-            yield Given(name, word[end:], place)
+            yield GivenOption(name, word[end:], place)
             return
-        yield Given(name, "", place)
+        yield GivenOption(name, "", place)
 
 
-def _following(option: str, left: deque[str], place: str) -> str:
+def _next_word(option: str, remaining: deque[str], place: str) -> str:
     """Take the next word as the value of an option."""
-    if not left:
+    if not remaining:
         raise ValueMissingError([f"{place}: {option} needs a value; write it behind"])
-    return left.popleft()
+    return remaining.popleft()
 
 
 def option_lines(script: str) -> Iterator[tuple[int, str]]:
@@ -213,7 +226,7 @@ def lines_of_other_systems(script: str) -> Iterator[str]:
                 break
 
 
-def read_script(script: str) -> list[Given]:
+def read_script(script: str) -> list[GivenOption]:
     """Return the options of a script's lines. Raises ScriptError with the first problems found.
 
     As with getopt, the value of a line's last option may stand at the beginning of the next line.
@@ -221,9 +234,9 @@ def read_script(script: str) -> list[Given]:
     problems = list(text_problems(script))
     if problems:
         raise ScriptError(problems)
-    options = list[Given]()
+    options = list[GivenOption]()
     lines = deque(option_lines(script))
-    unfinished = list[str]()  # the word of an option whose value is to come
+    unfinished = list[str]()  # the word of an option whose value may be in the next line
     while lines:
         number, text = lines.popleft()
         place = f"line {number}"
@@ -249,7 +262,8 @@ def read_script(script: str) -> list[Given]:
     return options
 
 
-def _options_of_line(words: Sequence[str], place: str) -> list[Given]:
+def _options_of_line(words: Sequence[str], place: str) -> list[GivenOption]:
+    """Return the options of a line's words. Raises ScriptError."""
     if words and words[0] in ("hetjob", "packjob"):
         remedy = "submit each part as a job of its own"
         raise ScriptError([f"{place}: jobs of several parts are not run here; {remedy}"])
@@ -290,28 +304,28 @@ def _split(text: str, place: str) -> list[str]:
         raise ScriptError([f"{place}: a quotation mark is not closed; close it"]) from None
 
 
-def last_of(given: Iterable[Given]) -> tuple[dict[str, Given], list[str]]:
-    """Return each option's last value, and a warning for each that has two values."""
-    last = dict[str, Given]()
+def last_of(options: Iterable[GivenOption]) -> tuple[dict[str, GivenOption], list[str]]:
+    """Return each option as it was given last, by name, and warnings of those with two values."""
+    last = dict[str, GivenOption]()
     warnings = list[str]()
-    for option in given:
+    for option in options:
         before = last.get(option.name)
         if before is not None and before.value != option.value:
             warnings.append(f"{option}: replaces the value of {before.place}; remove one of them")
-        _put(last, option)
+        _replace(last, option)
     return last, warnings
 
 
-def _put(options: dict[str, Given], option: Given) -> None:
-    """Replace earlier options of this name, and of the opposite one."""
+def _replace(options: dict[str, GivenOption], option: GivenOption) -> None:
+    """Let an option replace earlier ones of its name, and of the opposite name."""
     options[option.name] = option
     if option.name in OPPOSITES:
         options.pop(OPPOSITES[option.name], None)
 
 
 def merged(
-    script: Iterable[Given], command_line: Iterable[Given]
-) -> tuple[Mapping[str, Given], list[str]]:
+    script: Iterable[GivenOption], command_line: Iterable[GivenOption]
+) -> tuple[Mapping[str, GivenOption], list[str]]:
     """Return the options in force by name, and warnings.
 
     Those of the command line replace those of the script.
@@ -319,5 +333,5 @@ def merged(
     options, warnings = last_of(script)
     of_command_line, more_warnings = last_of(command_line)
     for option in of_command_line.values():
-        _put(options, option)
+        _replace(options, option)
     return options, [*warnings, *more_warnings]

@@ -1,8 +1,8 @@
 """Options of sbatch, of Slurm 22.05 to 26.05 and its plug-in pyxis: form, and treatment here.
 
-A line has the short form ("-": none), the name, its value (=: needed, ?: may follow, .: none), and
-a word: `used`; `silent` (changes nothing, or asks for what is so anyway); `left` (left out, with a
-warning); `refused` (with a reason).
+A line has the short form ("-": none), the name, the value (=: needed, ?: may follow, .: none), and
+the treatment: `used`; `silent` (it changes nothing, or asks for what is so anyway); `left` (it is
+left out, with a warning); `refused` (with a reason).
 """
 
 _TABLE = """
@@ -158,14 +158,17 @@ REASONS = {
 
 
 def _rows() -> list[list[str]]:
+    """Return the four fields of each line of the table."""
     return [line.split() for line in _TABLE.strip().splitlines()]
 
 
 SHORT_FORMS = {short: name for short, name, _, _ in _rows() if short != "-"}
+"""Names of options by letter."""
+
 VALUES = {name: value.replace(".", "") for _, name, value, _ in _rows()}
 """By name: "=" if an option needs a value, "?" if one may follow, "" if it has none."""
 
 LEFT = "left"
 REFUSED = "refused"
-TREATMENTS = {name: word for _, name, _, word in _rows()}
-"""Word of each option: used, silent, left or refused."""
+TREATMENTS = {name: treatment for _, name, _, treatment in _rows()}
+"""Treatment of each option by name: used, silent, left or refused."""

@@ -6,20 +6,29 @@ import signal as signals
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+# -- patterns and limits
+
 _TIME = re.compile(r"(?:(\d+)-(?=\d))?(\d+)(?::(\d+))?(?::(\d+))?")
 _DAYS_ALONE = re.compile(r"\d+-")
 _UNLIMITED = ("unlimited", "infinite", "-1", "0")
+"""Texts for no time limit."""
+
 LONGEST_TIME_S = 10 * 365 * 86_400.0
 """Longest time limit in seconds; a longer one means no limit."""
 
 _MEMORY = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
 _BYTES = {"K": 2**10, "": 2**20, "M": 2**20, "G": 2**30, "T": 2**40}
+"""Bytes of each unit of memory."""
+
 _NODES = re.compile(r"\+?(\d{1,9})([km]?)(?:-(\d{1,9})([km]?))?", re.IGNORECASE)
 _THOUSANDS = {"": 1, "k": 1024, "m": 1024**2}
+"""Factor of each suffix of a number of nodes."""
 
 _COUNT = re.compile(r"\d{1,9}")
 _AMOUNT = re.compile(r"(\d{1,9})([KMGTP]?)", re.IGNORECASE)
 _IN_G = {"": 1.0, "K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 2.0**10, "P": 2.0**20}
+"""Factor of each suffix of an amount of a resource, which counts in G."""
+
 _NAME = re.compile(r"[A-Za-z][\w-]*")
 _TYPE = re.compile(r"[A-Za-z0-9][\w.+-]*")
 
@@ -27,6 +36,8 @@ AFTER = "after"
 _CONDITIONS = (AFTER, "afterok", "afterany", "afternotok", "aftercorr")
 _SAME_AS_AFTERANY = "afterburstbuffer"
 SINGLETON = "singleton"
+"""Condition for all earlier jobs of the user with the same name."""
+
 OR = "?"
 """Separator of dependencies of which one suffices."""
 
@@ -45,6 +56,8 @@ _SIGNAL = re.compile(
 _NAMES = "HUP INT QUIT ABRT KILL ALRM TERM USR1 USR2 URG CONT STOP TSTP TTIN TTOU XCPU"
 _SIGNALS = {name: int(signals.Signals[f"SIG{name}"]) for name in _NAMES.split()}
 GREATEST_SIGNAL = 64
+"""Greatest number of a signal on Linux."""
+
 LONGEST_WARNING_S = 65_535
 """Seconds before a job's end at which a signal may come."""
 
@@ -52,6 +65,7 @@ LONGEST_LIST = 1000
 """Characters of a list of GPUs and their types."""
 
 _EXPORTED = re.compile(r"""(?:[^,'"]|'[^']*'|"[^"]*"|['"])+""")
+"""Part of a list of variables: quotes may have commas in them."""
 
 
 class ValueFormatError(ValueError):
@@ -226,7 +240,8 @@ def _conditions(part: str) -> list[str]:
     for job in jobs.split(":"):
         job = job.strip()
         delay = ""
-        if condition == AFTER and (match := _DELAY.fullmatch(job)):
+        match = _DELAY.fullmatch(job)
+        if condition == AFTER and match:
             job = match[1]
             delay = f"+{int(match[2])}"
         for reference in _references(job, part):
@@ -250,6 +265,7 @@ def _references(job: str, part: str) -> list[str]:
 
 
 def _no_dependency(part: str) -> ValueFormatError:
+    """Return the error for a part that is no dependency."""
     kinds = f"{', '.join(_CONDITIONS[:-1])} or {_CONDITIONS[-1]} and ids of jobs"
     examples = f"such as afterok:123 or after:123+10, or {SINGLETON}"
     return ValueFormatError(f"{part[:60]!r} is no dependency; write {kinds}, {examples}")

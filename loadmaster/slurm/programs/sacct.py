@@ -40,7 +40,10 @@ USED = frozenset({
 """Options that have a meaning here; a warning names all others."""
 
 FORMAT = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode"
+"""Fields without an option, as of Slurm."""
+
 BRIEF = "JobID,State,ExitCode"
+"""Fields of --brief."""
 
 WIDTHS = {
     "Account": 10, "AllocCPUS": 10, "AllocNodes": 10, "AllocTRES": 10, "Cluster": 10,
@@ -54,26 +57,23 @@ WIDTHS = {
 """Width of each field, below 0 for texts at the left of their column."""
 
 _NAMES = {name.lower(): name for name in WIDTHS}
+"""Fields by their names in small letters."""
+
 _FIELD = re.compile(r"([A-Za-z]+)(?:%(-?\d{1,4}))?")
+"""Name and width of a field in a format: state%20."""
+
 _BATCH = ".batch"
+"""Suffix that makes of a job's number that of its script."""
 
 
 def main() -> int:
     """Print the jobs that the command line asks for; return the exit code."""
     try:
-        given, rest = read_words(sys.argv[1:], COMMAND_LINE, SACCT)
-        options = {one.name: one.value for one in given}
+        given_options, rest = read_words(sys.argv[1:], COMMAND_LINE, SACCT)
+        options = {option.name: option.value for option in given_options}
         if rest:
             raise ScriptError([f"{rest[0]!r} is no option; give numbers of jobs by -j"])
-        if "helpformat" in options:
-            lines = _help()
-        else:
-            now = datetime.now().astimezone()
-            references = [part for part in options.get("jobs", "").split(",") if part]
-            numbers = [reference.partition(".")[0] for reference in references]
-            since_s = None if numbers else _start_s(options, now)
-            rows = Server.of_script().jobs_with_usage(numbers, since_s)
-            lines = lines_of(_wanted(rows, options, now), options, references)
+        lines = _help() if "helpformat" in options else _listing(options)
         for line in lines:
             print(line)
     except (ScriptError, ServerError, FormatError, ValueFormatError, NodeListError) as error:
@@ -84,8 +84,18 @@ def main() -> int:
     return 0
 
 
+def _listing(options: Mapping[str, str]) -> list[str]:
+    """Ask the server for the jobs that the options name, and return their lines."""
+    now = datetime.now().astimezone()
+    references = [reference for reference in options.get("jobs", "").split(",") if reference]
+    numbers = [reference.partition(".")[0] for reference in references]  # 12 of 12.batch
+    since_s = None if numbers else _start_s(options, now)
+    jobs = Server.of_script().jobs_with_usage(numbers, since_s)
+    return lines_of(_matching(jobs, options, now), options, references)
+
+
 def _start_s(options: Mapping[str, str], now: datetime) -> float | None:
-    """Return the beginning of the time that is asked for; None for now.
+    """Return the beginning of the time that is asked for, in epoch seconds; None for now.
 
     Without an option it is midnight, with --state alone now.
     """
@@ -96,70 +106,81 @@ def _start_s(options: Mapping[str, str], now: datetime) -> float | None:
     return now.replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
 
 
-def _wanted(rows: Sequence[Row], options: Mapping[str, str], now: datetime) -> list[Row]:
-    """Return the jobs that fit the options."""
+def _matching(jobs: Sequence[Row], options: Mapping[str, str], now: datetime) -> list[Row]:
+    """Return the jobs that satisfy the options."""
     states = {word.upper() for word in options.get("state", "").split(",") if word}
     end_s = now.timestamp()
     if "endtime" in options:
         end_s = moment(options["endtime"], now).timestamp()
     nodes = set(expand(options.get("nodelist", "")))
-    fitting = []
-    for row in rows:
-        texts = {
-            "accounts": row["team"],
-            "name": row["name"],
-            "partition": row["cluster"],
-            "uid": row["user"],
-            "user": row["user"],
-        }
-        is_other = any(
-            name in options and text not in options[name].split(",") for name, text in texts.items()
-        )
-        if is_other or row["submitted_s"] > end_s:
+    matching = []
+    for job in jobs:
+        if job["submitted_s"] > end_s or not _has_listed_values(job, options):
             continue
-        if states and not states & set(state_of(row)):
+        if states and states.isdisjoint(state_of(job)):
             continue
-        if nodes and nodes.isdisjoint(row["ran_on"]):
+        if nodes and nodes.isdisjoint(job["ran_on"]):
             continue
-        fitting.append(row)
-    return fitting
+        matching.append(job)
+    return matching
+
+
+def _has_listed_values(job: Row, options: Mapping[str, str]) -> bool:
+    """Return True unless an option lists values such as names, and not the job's own."""
+    values = {
+        "accounts": job["team"],
+        "name": job["name"],
+        "partition": job["cluster"],
+        "uid": job["user"],
+        "user": job["user"],
+    }
+    for option, value in values.items():
+        if option in options and value not in options[option].split(","):
+            return False
+    return True
 
 
 def lines_of(
-    rows: Sequence[Row], options: Mapping[str, str], references: Sequence[str] = ()
+    jobs: Sequence[Row], options: Mapping[str, str], references: Sequence[str] = ()
 ) -> list[str]:
     """Return the lines that sacct prints of these jobs.
 
-    `references` may name a job's script alone, such as 12.batch.
+    `references`: values of --jobs. One such as 12.batch names a job's script without the job.
     """
     # 1. The fields, as (name, width).
     usual = BRIEF if "brief" in options else os.environ.get("SACCT_FORMAT", FORMAT)
     fields = _fields(options.get("format", usual))
 
     # 2. The texts of each line.
-    texts = []
-    of_scripts = {part.removesuffix(_BATCH) for part in references if part.endswith(_BATCH)}
-    whole = {part for part in references if "." not in part}
-    for row in rows:
-        names = {id_of(row), str(row["number"]), str(row["array"])}
-        is_script_alone = bool(names & of_scripts) and not names & whole
+    texts_by_line = []
+    numbers_of_scripts = {part.removesuffix(_BATCH) for part in references if part.endswith(_BATCH)}
+    numbers_of_jobs = {part for part in references if "." not in part}
+    for job in jobs:
+        numbers = {id_of(job), str(job["number"]), str(job["array"])}
+        is_script_alone = numbers & numbers_of_scripts and not numbers & numbers_of_jobs
         if not is_script_alone:
-            texts.append(texts_of(row))
-        if row["started_s"] is not None and "allocations" not in options:
-            texts.append(texts_of_script(row))
+            texts_by_line.append(texts_of(job))
+        has_started = job["started_s"] is not None
+        if has_started and "allocations" not in options:
+            texts_by_line.append(texts_of_script(job))
 
-    # 3. The lines: with separators, or in columns.
+    # 3. The lines, with separators between the fields ...
+    names = [name for name, _ in fields]
+    rows = [[texts[name] for name in names] for texts in texts_by_line]
     if "parsable" in options or "parsable2" in options:
         separator = options.get("delimiter") or "|"
-        end = separator if "parsable2" not in options else ""
-        lines = [separator.join(text[name] for name, _ in fields) + end for text in texts]
-        head = separator.join(name for name, _ in fields) + end
-        return lines if "noheader" in options else [head, *lines]
-    lines = [_line([text[name] for name, _ in fields], fields) for text in texts]
+        end = "" if "parsable2" in options else separator
+        if "noheader" not in options:
+            rows.insert(0, names)
+        return [separator.join(row) + end for row in rows]
+
+    # 4. ... or in columns.
+    widths = [width for _, width in fields]
+    lines = [_line(row, widths) for row in rows]
     if "noheader" in options:
         return lines
-    head = _line([name for name, _ in fields], fields)
-    return [head, " ".join("-" * abs(width) for _, width in fields) + " ", *lines]
+    rule = " ".join("-" * abs(width) for width in widths)
+    return [_line(names, widths), f"{rule} ", *lines]
 
 
 def _fields(text: str) -> list[tuple[str, int]]:
@@ -176,10 +197,10 @@ def _fields(text: str) -> list[tuple[str, int]]:
     return fields
 
 
-def _line(texts: Sequence[str], fields: Sequence[tuple[str, int]]) -> str:
-    """Return texts in their columns; one that is cut ends with +, as of Slurm."""
+def _line(texts: Sequence[str], widths: Sequence[int]) -> str:
+    """Return texts in columns of these widths; one that is cut ends with +, as of Slurm."""
     line = ""
-    for text, (_, width) in zip(texts, fields, strict=True):
+    for text, width in zip(texts, widths, strict=True):
         size = abs(width)
         if len(text) > size:
             text = text[: size - 1] + "+"
@@ -197,62 +218,62 @@ def _help() -> list[str]:
     return lines
 
 
-def texts_of(row: Row) -> dict[str, str]:
-    """Return the texts of a job by field."""
-    listed = listing.values_of(row)
-    has_started = row["started_s"] is not None
+def texts_of(job: Row) -> dict[str, str]:
+    """Return the texts of a job's line by field."""
+    listed = listing.values_of(job)
+    has_started = job["started_s"] is not None
     cpus = int(listed["cpus"])
-    elapsed_s = int(row["run_s"])
-    limit_s = row["walltime_s"]
-    nodes = compress(row["ran_on"])
-    node_count = len(row["ran_on"]) or row["node_count"]
-    trackable = _trackable(row, cpus, node_count)
+    elapsed_s = int(job["run_s"])
+    limit_s = job["walltime_s"]
+    nodes = compress(job["ran_on"])
+    node_count = len(job["ran_on"]) or job["node_count"]
+    resources = _resources(job, cpus, node_count)
     return {
-        "Account": row["team"],
+        "Account": job["team"],
         "AllocCPUS": str(cpus if has_started else 0),
         "AllocNodes": str(node_count if has_started else 0),
-        "AllocTRES": trackable if has_started else "",
-        "Cluster": row["cluster"],
+        "AllocTRES": resources if has_started else "",
+        "Cluster": job["cluster"],
         "CPUTime": long_duration(elapsed_s * cpus if has_started else 0),
         "CPUTimeRAW": str(elapsed_s * cpus if has_started else 0),
-        "DerivedExitCode": exit_code_of(row),
+        "DerivedExitCode": exit_code_of(job),
         "Elapsed": long_duration(elapsed_s),
         "ElapsedRaw": str(elapsed_s),
-        "Eligible": _moment(row["begin_s"] or row["submitted_s"]),
-        "End": _moment(row["ended_s"]),
-        "ExitCode": exit_code_of(row),
-        "JobID": id_of(row),
-        "JobIDRaw": str(row["number"]),
-        "JobName": row["name"],
+        "Eligible": _moment(job["begin_s"] or job["submitted_s"]),
+        "End": _moment(job["ended_s"]),
+        "ExitCode": exit_code_of(job),
+        "JobID": id_of(job),
+        "JobIDRaw": str(job["number"]),
+        "JobName": job["name"],
         "MaxRSS": "",
         "NCPUS": str(cpus if has_started else 0),
         "NNodes": str(node_count),
         "NodeList": nodes or "None assigned",
         "NTasks": "",
-        "Partition": row["cluster"],
-        "Priority": str(row["priority"]),
+        "Partition": job["cluster"],
+        "Priority": str(job["priority"]),
         "QOS": "",
         "Reason": listed["reason"],
         "ReqCPUS": str(cpus),
-        "ReqMem": _memory(row["memory_gb"]),
-        "ReqNodes": str(row["node_count"]),
-        "ReqTRES": trackable,
-        "Start": _moment(row["started_s"]),
-        "State": _state(row),
-        "Submit": _moment(row["submitted_s"]),
+        "ReqMem": _memory(job["memory_gb"]),
+        "ReqNodes": str(job["node_count"]),
+        "ReqTRES": resources,
+        "Start": _moment(job["started_s"]),
+        "State": _state(job),
+        "Submit": _moment(job["submitted_s"]),
         "Timelimit": "UNLIMITED" if limit_s is None else long_duration(limit_s),
         "TimelimitRaw": "" if limit_s is None else str(int(limit_s // 60)),
-        "User": row["user"],
-        "WorkDir": row["folder"],
+        "User": job["user"],
+        "WorkDir": job["folder"],
     }
 
 
-def texts_of_script(row: Row) -> dict[str, str]:
-    """Return the texts of a job's script by field, as of the step `batch`."""
-    texts = texts_of(row)
+def texts_of_script(job: Row) -> dict[str, str]:
+    """Return the texts of a job's script by field: those of Slurm's step `batch`."""
+    texts = texts_of(job)
     for field in ("Partition", "Priority", "QOS", "Reason", "Timelimit", "TimelimitRaw", "User"):
         texts[field] = ""
-    peak_gb = row.get("peak_memory_gb")
+    peak_gb = job.get("peak_memory_gb")
     texts["JobID"] += _BATCH
     texts["JobIDRaw"] += _BATCH
     texts["JobName"] = "batch"
@@ -261,9 +282,9 @@ def texts_of_script(row: Row) -> dict[str, str]:
     return texts
 
 
-def _state(row: Row) -> str:
-    """Return Slurm's word; a job that is being stopped still runs, as sacct sees it."""
-    state = state_of(row)[1]
+def _state(job: Row) -> str:
+    """Return Slurm's long word; for sacct a job that starts or stops is running."""
+    _, state = state_of(job)
     return "RUNNING" if state in ("CONFIGURING", "COMPLETING") else state
 
 
@@ -278,12 +299,12 @@ def _memory(amount_gb: float) -> str:
     return f"{mib // 1024}G" if mib % 1024 == 0 else f"{mib}M"
 
 
-def _trackable(row: Row, cpus: int, nodes: int) -> str:
-    """Return what a job has in all: billing=4,cpu=4,gres/gpu=2,mem=8G,node=1."""
+def _resources(job: Row, cpus: int, nodes: int) -> str:
+    """Return all resources of a job: billing=4,cpu=4,gres/gpu=2,mem=8G,node=1."""
     parts = [f"billing={cpus}", f"cpu={cpus}"]
-    if row["gpus"]:
-        parts.append(f"gres/gpu={row['gpus']}")
-    parts += [f"mem={_memory(row['memory_gb'])}", f"node={nodes}"]
+    if job["gpus"]:
+        parts.append(f"gres/gpu={job['gpus']}")
+    parts += [f"mem={_memory(job['memory_gb'])}", f"node={nodes}"]
     return ",".join(parts)
 
 

@@ -27,8 +27,8 @@ ENDING = ("KILL", "TERM")
 def main() -> int:
     """Do as the command line says; return the exit code."""
     try:
-        given, references = read_words(sys.argv[1:], COMMAND_LINE, SCANCEL)
-        options = {option.name: option.value for option in given}
+        given_options, references = read_words(sys.argv[1:], COMMAND_LINE, SCANCEL)
+        options = {option.name: option.value for option in given_options}
         if not references and not any(choice in options for choice in CHOOSING):
             raise ScriptError(["no job is named; give its number, or --name or --me"])
         return _cancel(options, references, end_signal(options.get("signal", "KILL")))
@@ -74,20 +74,22 @@ def _own_references() -> set[str]:
 
 def _chosen(server: Server, options: Mapping[str, str]) -> list[str]:
     """Return the numbers of the own jobs that fit the options."""
-    wanted = {
+    # 1. The values that a job may have, by field of its row, and its states in Slurm's words.
+    lists = {
         "name": options.get("name", options.get("jobname")),
         "user": options.get("user"),
         "cluster": options.get("partition"),
     }
+    values = {field: text.split(",") for field, text in lists.items() if text is not None}
     states = {word.upper() for word in options.get("state", "").split(",") if word}
+
+    # 2. The jobs that have them.
     chosen = []
     for row in server.jobs():
-        differs = any(
-            text is not None and row[field] not in text.split(",") for field, text in wanted.items()
-        )
-        if differs or (states and not states & set(state_of(row))):
-            continue
-        chosen.append(id_of(row))
+        has_values = all(row[field] in allowed for field, allowed in values.items())
+        has_state = not states or not states.isdisjoint(state_of(row))
+        if has_values and has_state:
+            chosen.append(id_of(row))
     return chosen
 
 

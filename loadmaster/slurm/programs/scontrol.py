@@ -25,6 +25,8 @@ SCONTROL = Program.of(
     "M:clusters u:uid",
 )
 LISTS = ("hostnames", "hostlist", "hostlistsorted")
+"""Lists of nodes that `scontrol show` writes out."""
+
 ACTIONS = {
     "cancel": "cancel",
     "hold": "hold",
@@ -66,9 +68,9 @@ OPTIONS_OF_CHANGES = {
 def main() -> int:
     """Do as the command line says; return the exit code."""
     try:
-        given, words = read_words(sys.argv[1:], COMMAND_LINE, SCONTROL)
-        options = {one.name for one in given}
-        _do(words, is_one_line="oneliner" in options)
+        given_options, words = read_words(sys.argv[1:], COMMAND_LINE, SCONTROL)
+        names = {option.name for option in given_options}
+        _do(words, is_one_line="oneliner" in names)
     except (ScriptError, ServerError, NodeListError) as error:
         print(f"scontrol: error: {error}", file=sys.stderr)
         return 1
@@ -76,6 +78,7 @@ def main() -> int:
 
 
 def _do(words: Sequence[str], *, is_one_line: bool) -> None:
+    """Do what the words after the options say. Raises ScriptError for other words."""
     verb = words[0] if words else ""
     rest = list(words[1:])
     entity = rest[0] if rest else ""
@@ -99,11 +102,11 @@ def _update(words: Sequence[str]) -> None:
     # 1. The jobs, and what is to change.
     changes: dict[str, str] = {}
     references: list[str] = []
-    left = deque(words)
-    while left:
-        name, equals, value = left.popleft().partition("=")
-        if not equals and left:
-            value = left.popleft()  # Slurm takes JobId 12, too
+    remaining = deque(words)
+    while remaining:
+        name, equals, value = remaining.popleft().partition("=")
+        if not equals and remaining:
+            value = remaining.popleft()  # Slurm takes JobId 12, too
         if name.lower() in ("jobid", "job"):
             references += value.split(",")
         else:

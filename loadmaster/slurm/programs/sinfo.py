@@ -45,9 +45,9 @@ FILTERS = {
 
 OTHER_STATES = frozenset({
     "CLOUD", "COMP", "COMPLETING", "FAIL", "FAILING", "FUTR", "FUTURE", "INVAL", "MAINT",
-    "NO_RESPOND",
-    "NPC", "PERFCTRS", "PLANNED", "POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN",
-    "REBOOT", "REBOOT_ISSUED", "REBOOT_REQUESTED", "RESERVED", "RESV", "UNK", "UNKNOWN",
+    "NO_RESPOND", "NPC", "PERFCTRS", "PLANNED", "POWERED_DOWN", "POWERING_DOWN", "POWERING_UP",
+    "POWER_DOWN", "REBOOT", "REBOOT_ISSUED", "REBOOT_REQUESTED", "RESERVED", "RESV", "UNK",
+    "UNKNOWN",
 })  # fmt: skip  # a long list of names
 """Slurm's other states, in which no node is here."""
 
@@ -103,14 +103,24 @@ CONSTANTS = {
 """Texts that are the same for all nodes."""
 
 LEAST_WIDTH = 9
-"""Width of a column of names that are shorter."""
+"""Least width of a column that is as wide as its longest name."""
+
+
+COMPARED_COLUMNS = (
+    "state", "long_state", "reason", "gres", "features", "active_features", "hostnames",
+    "addresses", "cpus", "sockets", "memory", "sct",
+)  # fmt: skip  # a long list of names
+"""Columns in which nodes differ: those with the same texts there are listed in one line."""
+
+LEAST_COLUMNS = ("cpus", "sockets", "memory", "sct")
+"""Columns that say the least of several nodes, such as 8+, unless --exact is given."""
 
 
 def main() -> int:
     """Print the nodes that the command line asks for; return the exit code."""
     try:
-        given, _ = read_words(sys.argv[1:], COMMAND_LINE, SINFO)
-        options = {one.name: one.value for one in given}
+        given_options, _ = read_words(sys.argv[1:], COMMAND_LINE, SINFO)
+        options = {option.name: option.value for option in given_options}
         for line in lines_of(Server.of_script().nodes(), options):
             print(line)
     except (ScriptError, ServerError, FormatError, NodeListError) as error:
@@ -123,35 +133,44 @@ def main() -> int:
 
 def lines_of(rows: Sequence[Row], options: Mapping[str, str]) -> list[str]:
     """Return the lines that sinfo prints with these options."""
+    # 1. The nodes, and the columns.
     states = _states(options.get("states", "all"))
-    wanted = [row for row in rows if _is_wanted(row, options) and state_of(row) in states]
-    is_long = "Format" in options
-
-    # 1. The columns.
+    nodes = [row for row in rows if _is_wanted(row, options) and state_of(row) in states]
     format_text = options.get("format", _usual_format(options))
-    if is_long:
-        names = [name.partition(":")[0].strip().lower() for name in options["Format"].split(",")]
-        columns = {LONG_NAMES.get(name, "") for name in names}
-    else:
-        columns = {COLUMNS.get(letter, "") for letter in letters_of(format_text)}
+    columns = _columns(format_text, options)
 
-    # 2. Nodes whose texts are the same in all columns are one line.
-    texts = [texts_of(group) for group in _groups(wanted, columns, options)]
-    partitions = {row["cluster"] for row in rows if _is_of_partition(row, options)}
-    if not texts and "Node" not in options and "list-reasons" not in options:
-        texts = [_texts_without_nodes(partition) for partition in sorted(partitions)]
+    # 2. Nodes whose texts are the same in all columns are one line. A partition without nodes has
+    #    a line as well.
+    texts_by_line = [texts_of(group) for group in _groups(nodes, columns, options)]
+    if not texts_by_line and "Node" not in options and "list-reasons" not in options:
+        partitions = {row["cluster"] for row in rows if _is_of_partition(row, options)}
+        texts_by_line = [_texts_without_nodes(partition) for partition in sorted(partitions)]
     if "noheader" not in options:
-        texts.insert(0, HEADS)
+        texts_by_line.insert(0, HEADS)
 
     # 3. The lines.
-    if is_long:
-        return [long_line(text, LONG_NAMES, options["Format"], "sinfo") for text in texts]
-    format_text = _with_widths(format_text, texts)
-    return [line_of(text, COLUMNS, format_text, "sinfo") for text in texts]
+    if "Format" in options:
+        long_format = options["Format"]
+        return [long_line(texts, LONG_NAMES, long_format, "sinfo") for texts in texts_by_line]
+    format_text = _with_widths(format_text, texts_by_line)
+    return [line_of(texts, COLUMNS, format_text, "sinfo") for texts in texts_by_line]
+
+
+def _columns(format_text: str, options: Mapping[str, str]) -> set[str]:
+    """Return the columns of --Format, or else of this format; "" for each unknown one."""
+    columns = set()
+    if "Format" in options:
+        for field in options["Format"].split(","):
+            name = field.partition(":")[0].strip().lower()
+            columns.add(LONG_NAMES.get(name, ""))
+    else:
+        for letter in letters_of(format_text):
+            columns.add(COLUMNS.get(letter, ""))
+    return columns
 
 
 def _usual_format(options: Mapping[str, str]) -> str:
-    """Return the format of sinfo without --format; `#` stands for the width of the column."""
+    """Return the format of sinfo without --format; `#` stands for the width of the names."""
     if "list-reasons" in options:
         return "%20E %12U %19H %6t %N" if "long" in options else "%20E %9u %19H %N"
     if "Node" in options and "long" in options:
@@ -165,25 +184,34 @@ def _usual_format(options: Mapping[str, str]) -> str:
     return "%#P %.5a %.10l %.6D %.6t %N"
 
 
-def _with_widths(format_text: str, texts: Sequence[Mapping[str, str]]) -> str:
+def _with_widths(format_text: str, texts_by_line: Sequence[Mapping[str, str]]) -> str:
     """Replace each `#` of a format by the width of the longest text of its column."""
     for letter in ("N", "P"):
-        column = COLUMNS[letter]
-        width = max([LEAST_WIDTH, *(len(text[column]) for text in texts)])
-        for side in ("", "."):
-            format_text = format_text.replace(f"%{side}#{letter}", f"%{side}{width}{letter}")
+        width = LEAST_WIDTH
+        for texts in texts_by_line:
+            width = max(width, len(texts[COLUMNS[letter]]))
+        for dot in ("", "."):
+            format_text = format_text.replace(f"%{dot}#{letter}", f"%{dot}{width}{letter}")
     return format_text
 
 
 def _is_wanted(row: Row, options: Mapping[str, str]) -> bool:
+    """Return True for a node that satisfies the options other than --states."""
     if not _is_of_partition(row, options):
         return False
     if "nodes" in options and row["name"] not in expand(options["nodes"]):
         return False
-    is_dead = row["is_silent"] or row["state"] == "lost"
-    if ("dead" in options and not is_dead) or ("responding" in options and is_dead):
+    if "dead" in options and not _is_dead(row):
         return False
-    return "list-reasons" not in options or state_of(row) in ("down", "drng", "drain")
+    if "responding" in options and _is_dead(row):
+        return False
+    has_reason = state_of(row) in ("down", "drng", "drain")
+    return has_reason or "list-reasons" not in options
+
+
+def _is_dead(row: Row) -> bool:
+    """Return True for a node whose agent does not answer."""
+    return bool(row["is_silent"]) or row["state"] == "lost"
 
 
 def _is_of_partition(row: Row, options: Mapping[str, str]) -> bool:
@@ -205,9 +233,9 @@ def _states(text: str) -> set[str]:
 
 def _texts_without_nodes(partition: str) -> dict[str, str]:
     """Return the texts of a partition of which no node is wanted."""
-    nothing = dict.fromkeys(HEADS, "")
+    empty_texts = dict.fromkeys(HEADS, "")
     return {
-        **nothing,
+        **empty_texts,
         **CONSTANTS,
         "long_state": "n/a",
         "nodes": "0",
@@ -235,32 +263,26 @@ def _groups(
     """Return the nodes that are listed together, in sinfo's order of states."""
     if "Node" in options:
         return [[row] for row in rows]
-    groups: dict[tuple[str, ...], list[Row]] = {}
-    compared = [column for column in _OF_A_NODE if column in columns]
+
+    # 1. The columns in which they must be the same.
+    compared = [column for column in COMPARED_COLUMNS if column in columns]
     if "exact" not in options:
-        compared = [column for column in compared if column not in _LEAST]
+        compared = [column for column in compared if column not in LEAST_COLUMNS]
+
+    # 2. Groups by the texts in these columns.
+    groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         texts = texts_of([row])
-        groups.setdefault(tuple(texts[column] for column in compared), []).append(row)
+        key = tuple(texts[column] for column in compared)
+        groups.setdefault(key, []).append(row)
     order = list(STATES)
     return sorted(groups.values(), key=lambda group: order.index(state_of(group[0])))
-
-
-_OF_A_NODE = (
-    "state", "long_state", "reason", "gres", "features", "active_features", "hostnames",
-    "addresses", "cpus", "sockets", "memory", "sct",
-)  # fmt: skip  # a long list of names
-"""Columns by which nodes are told apart."""
-
-_LEAST = ("cpus", "sockets", "memory", "sct")
-"""Columns that say the least of several nodes, such as 8+, unless --exact is given."""
 
 
 def texts_of(group: Sequence[Row]) -> dict[str, str]:
     """Return the texts of all columns for nodes that are listed together, by column."""
     first = group[0]
-    is_dead = first["is_silent"] or first["state"] == "lost"
-    suffix = "*" if is_dead else ""
+    suffix = "*" if _is_dead(first) else ""
     state = state_of(first)
     cpus = _least(group, lambda row: int(row["cores"]))
     features = ",".join(first["labels"]) or "(null)"
@@ -306,7 +328,7 @@ def _least(group: Sequence[Row], amount: Callable[[Row], int]) -> str:
 
 
 def _cpus_by_use(group: Sequence[Row]) -> str:
-    """Return the cores of these nodes: allocated, idle, other and all."""
+    """Return the cores of these nodes as ALLOCATED/IDLE/OTHER/ALL; other: cordoned or lost."""
     allocated = 0
     idle = 0
     other = 0
@@ -322,7 +344,7 @@ def _cpus_by_use(group: Sequence[Row]) -> str:
 
 
 def _nodes_by_use(group: Sequence[Row]) -> dict[str, str]:
-    """Return the numbers of these nodes: allocated and idle, and with others and all."""
+    """Return the two columns with the numbers of allocated, idle, other and all nodes."""
     states = Counter(state_of(row) for row in group)
     allocated = states["alloc"] + states["mix"] + states["drng"]
     idle = states["idle"]

@@ -36,8 +36,8 @@ START = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %R"
 def main() -> int:
     """Print the jobs that the command line asks for; return the exit code."""
     try:
-        given, rest = read_words(sys.argv[1:], COMMAND_LINE, SQUEUE)
-        options = {one.name: one.value for one in given}
+        given_options, rest = read_words(sys.argv[1:], COMMAND_LINE, SQUEUE)
+        options = {option.name: option.value for option in given_options}
         if rest:
             raise ScriptError([f"{rest[0]!r} is no option; give numbers of jobs by -j"])
         numbers = [part for part in options.get("jobs", "").split(",") if part]
@@ -83,6 +83,7 @@ def _differs(options: Mapping[str, str], name: str, value: str) -> bool:
 
 
 def _lines(rows: Sequence[Row], options: Mapping[str, str]) -> list[str]:
+    """Return the lines about these jobs, in the columns that the options ask for."""
     heads = "noheader" not in options
     if "Format" in options:
         return listing.long_table(rows, options["Format"], heads=heads)

@@ -29,10 +29,9 @@ USED = frozenset({
 
 SILENT = frozenset({
     "container-env", "container-writable", "cpu-bind", "cpus-per-gpu", "disable-status",
-    "distribution", "gres-flags", "hint", "mem",
-    "mem-bind", "mem-per-cpu", "mem-per-gpu", "no-container-entrypoint", "no-container-mount-home",
-    "no-container-remap-root", "quiet", "unbuffered", "verbose", "wait-all-nodes",
-    "whole",
+    "distribution", "gres-flags", "hint", "mem", "mem-bind", "mem-per-cpu", "mem-per-gpu",
+    "no-container-entrypoint", "no-container-mount-home", "no-container-remap-root", "quiet",
+    "unbuffered", "verbose", "wait-all-nodes", "whole",
 })  # fmt: skip  # a long list of names
 """Options that ask for the behaviour that srun has anyway, or change no result.
 
@@ -65,6 +64,13 @@ FROM_ENVIRONMENT = {
 FLAGS = frozenset({"exact", "label", "overcommit", "overlap"})
 """Options without a value: their variable is 0 if they are off."""
 
+REPEATED_OPTIONS = {
+    "SLURM_CPUS_PER_TASK": "cpus-per-task",
+    "SLURM_JOB_NAME": "job-name",
+    "SLURM_NTASKS_PER_NODE": "ntasks-per-node",
+}
+"""Variables of a step that repeat an option's value, if it is given."""
+
 IMAGE = "LOADMASTER_IMAGE"
 """Variable with the image that a script runs in; not set for scripts on the node itself."""
 
@@ -81,6 +87,7 @@ class StepError(Exception):
 
 def main() -> int:
     """Run the step of the command line; return its exit code."""
+    # 1. Read the command line.
     words = sys.argv[1:]
     if words[:1] in (["-V"], ["--version"]):
         print(f"loadmaster {__version__}")
@@ -97,13 +104,15 @@ def main() -> int:
     except (StepError, ProgramsError, values.ValueFormatError) as error:
         say(f"error: {error}")
         return 1
+
+    # 2. Warn of options that change nothing here.
     for name in sorted(options.keys() - USED - SILENT):
         say(f"warning: --{name} has no meaning here and is left out")
     for mount in unmounted:
         say(f"warning: {mount} is no mount of the job; give --container-mounts to sbatch")
 
-    # Hold the step's cores and GPUs, once other steps of the job leave enough. A step that shares
-    # those of other steps holds none, and sees as many GPUs as it asks for.
+    # 3. Hold the step's cores and GPUs, once other steps of the job leave enough. A step that
+    #    shares those of others holds none, and sees as many GPUs as it asks for, from the first on.
     account = Account(Path(env["LOADMASTER_RUN_DIR"]) / "steps")
     is_shared = step.cores == 0
     gpus = account.take(
@@ -114,23 +123,25 @@ def main() -> int:
     if is_shared:
         gpus = list(range(step.gpus.count))
 
-    number = str(account.number())
-    step = replace(
-        step,
-        variables={**step.variables, "SLURM_STEP_ID": number, "SLURM_STEPID": number},
-        task_variables=tuple(gpu_variables(step, task, gpus, env) for task in range(step.tasks)),
-    )
-    return run(step, env["SLURMD_NODENAME"], _names(env, number))
+    # 4. Number the step, name its GPUs to each task, and run it.
+    number = str(account.next_number())
+    variables = {**step.variables, "SLURM_STEP_ID": number, "SLURM_STEPID": number}
+    variables_by_task = [gpu_variables(step, task, gpus, env) for task in range(step.tasks)]
+    step = replace(step, variables=variables, task_variables=tuple(variables_by_task))
+    return run(step, env["SLURMD_NODENAME"], _file_name_fields(env, number))
 
 
 def read_step(words: Sequence[str], env: Mapping[str, str]) -> tuple[dict[str, str], Step]:
     """Return the options of the command line, and the step that they ask for.
 
-    Raises ScriptError, StepError, ProgramsError, ValueFormatError.
+    `env`: variables of the script. Raises ScriptError, StepError, ProgramsError, ValueFormatError.
     """
     # 1. Options: the command line's hold over those of the environment.
-    given, command = read_words(words, COMMAND_LINE, SRUN)
-    of_command_line = {ALIASES.get(option.name, option.name): option.value for option in given}
+    given_options, command = read_words(words, COMMAND_LINE, SRUN)
+    of_command_line: dict[str, str] = {}
+    for option in given_options:
+        name = ALIASES.get(option.name, option.name)
+        of_command_line[name] = option.value
     if not command:
         raise StepError("no program is given; write it behind the options")
     _refuse(of_command_line, env)
@@ -143,7 +154,8 @@ def read_step(words: Sequence[str], env: Mapping[str, str]) -> tuple[dict[str, s
         raise StepError(f"--mpi={options['mpi']} is not done here: start MPI programs by mpirun")
     cores = _cores(options, env, tasks)
     exported = values.exported(options["export"]) if "export" in options else None
-    variables = {**exported_to_step(exported, env), **_variables(options, env, tasks, cores)}
+    variables = exported_to_step(exported, env)
+    variables.update(_slurm_variables(options, env, tasks, cores))
     variables.pop("SLURM_GPUS_ON_NODE", None)  # the job's; a step with GPUs gets its own
     step = Step(
         commands=_commands(options, command, tasks),
@@ -194,9 +206,15 @@ def other_mounts(options: Mapping[str, str], env: Mapping[str, str]) -> list[str
 
     Their sources are not compared: variables such as PWD differ between container and node.
     """
-    own_targets = {mount.split(":")[1] for mount in env.get(MOUNTS, "").split(",") if mount}
+    own_mounts = [mount for mount in env.get(MOUNTS, "").split(",") if mount]
+    own_targets = {_target_of(mount) for mount in own_mounts}
     mounts = mount_list(options.get("container-mounts", ""), env.get("SLURM_SUBMIT_DIR", ""))
-    return [mount for mount in mounts if mount.split(":")[1] not in own_targets]
+    return [mount for mount in mounts if _target_of(mount) not in own_targets]
+
+
+def _target_of(mount: str) -> str:
+    """Return the folder in the container of SOURCE:TARGET or SOURCE:TARGET:ro."""
+    return mount.split(":")[1]
 
 
 def _from_environment(of_command_line: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:
@@ -208,11 +226,11 @@ def _from_environment(of_command_line: Mapping[str, str], env: Mapping[str, str]
     options: dict[str, str] = {}
     for variable, option in FROM_ENVIRONMENT.items():
         value = env.get(variable, "")
-        is_off = option in FLAGS and value == "0"
+        is_given = value != "" and not (option in FLAGS and value == "0")
         is_of_gpus = option in AMOUNTS or option == "ntasks-per-gpu"
-        if not value or is_off or (is_of_gpus and asks_for_gpus):
-            continue
-        options[option] = value
+        is_replaced = is_of_gpus and asks_for_gpus
+        if is_given and not is_replaced:
+            options[option] = value
     return options
 
 
@@ -227,7 +245,7 @@ def _commands(
 
 def _tasks(options: Mapping[str, str], env: Mapping[str, str]) -> int:
     """Return the number of tasks; raise StepError if some of them would be on other nodes."""
-    # 1. The number: given, or by tasks per GPU, or by tasks per node.
+    # 1. The number: of the options or of the job, else by tasks per GPU, else by tasks per node.
     nodes = _number(env, "SLURM_JOB_NUM_NODES")
     if "nodes" in options:
         nodes, _ = values.nodes(options["nodes"])
@@ -242,11 +260,12 @@ def _tasks(options: Mapping[str, str], env: Mapping[str, str]) -> int:
     if not tasks:
         tasks = nodes * per_node
 
-    # 2. The place: Slurm starts at least one task on each node.
+    # 2. The nodes, which must be the script's own: Slurm starts at least one task on each.
     node = env["SLURMD_NODENAME"]
+    nodes_in_use = min(tasks, nodes)
     other_nodes = ""
-    if min(tasks, nodes) != 1:
-        other_nodes = f"{min(tasks, nodes)} nodes"
+    if nodes_in_use != 1:
+        other_nodes = f"{nodes_in_use} nodes"
     if options.get("nodelist", node) != node:
         other_nodes = options["nodelist"]
     if other_nodes:
@@ -261,31 +280,32 @@ def _cores(options: Mapping[str, str], env: Mapping[str, str], tasks: int) -> in
 
     0 for a step that shares cores and GPUs with others.
     """
-    of_job = _number(env, "SLURM_CPUS_ON_NODE")
-    of_task = _count(options, "cpus-per-task") or _number(env, "SLURM_CPUS_PER_TASK")
-    wanted = tasks * of_task
-    if wanted > of_job and "overcommit" not in options:
-        reason = f"{tasks} tasks of {of_task} cores need {wanted}, and the job has {of_job} here"
+    job_cores = _number(env, "SLURM_CPUS_ON_NODE")
+    task_cores = _count(options, "cpus-per-task") or _number(env, "SLURM_CPUS_PER_TASK")
+    needed = tasks * task_cores
+    if needed > job_cores and "overcommit" not in options:
+        needs = f"{tasks} tasks of {task_cores} cores need {needed}"
+        reason = f"{needs}, and the job has {job_cores} here"
         raise StepError(f"{reason}; give fewer, ask for more at submission, or add --overcommit")
     # A step inside another step would wait for ever for cores that the outer one holds.
     if "overlap" in options or "SLURM_STEP_ID" in env:
         return 0
     if {"exact", "exclusive", "cpus-per-task"} & options.keys():
-        return min(wanted, of_job)
-    return of_job
+        return min(needed, job_cores)
+    return job_cores
 
 
 def _gpus(options: Mapping[str, str], env: Mapping[str, str], tasks: int) -> StepGpus:
     """Return the GPUs of the step; raise StepError if its job has too few here, or others."""
-    of_job = len(_devices(env))
-    gpus = step_gpus(options, tasks, of_job)
+    job_gpus = len(_devices(env))
+    gpus = step_gpus(options, tasks, job_gpus)
     own_type = env.get("LOADMASTER_GPU_TYPE", "")
     other_types = [name for name in gpus.types if name.casefold() != own_type.casefold()]
-    if gpus.count and of_job and other_types:
+    if gpus.count and job_gpus and other_types:
         reason = f"GPUs of the type {other_types[0]} are asked for, and the job has {own_type}"
         raise StepError(f"{reason}; leave the type out")
-    if gpus.count > of_job:
-        reason = f"{gpus.count} GPUs are asked for, and the job has {of_job} here"
+    if gpus.count > job_gpus:
+        reason = f"{gpus.count} GPUs are asked for, and the job has {job_gpus} here"
         raise StepError(f"{reason}; give fewer, or ask for more at submission")
     return gpus
 
@@ -302,6 +322,7 @@ def gpu_variables(
 
     `gpus`: places of the step's GPUs among its job's.
     """
+    # 1. UUIDs of the task's GPUs.
     devices = _devices(env)
     if not devices:
         return {}
@@ -316,7 +337,7 @@ def gpu_variables(
     if env.get("CUDA_VISIBLE_DEVICES") == "":
         variables["CUDA_VISIBLE_DEVICES"] = ""
 
-    # Numbers of the same GPUs on the node. A step inside a step chooses from the outer one's.
+    # 2. Numbers of the same GPUs on the node. A step inside a step chooses from the outer one's.
     outer = "SLURM_STEP_GPUS" if "SLURM_STEP_ID" in env else "SLURM_JOB_GPUS"
     numbers = env.get(outer, "").split(",")
     if chosen and len(numbers) == len(devices):
@@ -339,10 +360,11 @@ def _limit_s(options: Mapping[str, str]) -> float | None:
     return math.ceil(limit_s / 60) * 60.0
 
 
-def _variables(
+def _slurm_variables(
     options: Mapping[str, str], env: Mapping[str, str], tasks: int, cores: int
 ) -> dict[str, str]:
     """Return Slurm's variables of all tasks of a step, except its number."""
+    # 1. Variables that each step has.
     number_of_tasks = str(tasks)
     node = env["SLURMD_NODENAME"]
     address = env.get("LOADMASTER_HOST_ADDRESSES", "").split(",")[0] or "127.0.0.1"
@@ -363,19 +385,17 @@ def _variables(
         "SLURM_DISTRIBUTION": options.get("distribution", "block"),
         "SLURM_UMASK": f"{_umask():04o}",
     }
+
+    # 2. Variables that depend on the job and the options.
     if "SLURM_JOB_CPUS_PER_NODE" in env:
         variables["SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0"] = env["SLURM_JOB_CPUS_PER_NODE"]
     if cores:
         variables["SLURM_CPUS_ON_NODE"] = str(cores)
     if "label" in options:
         variables["SLURM_LABELIO"] = "1"
-    for name, option in (
-        ("SLURM_CPUS_PER_TASK", "cpus-per-task"),
-        ("SLURM_JOB_NAME", "job-name"),
-        ("SLURM_NTASKS_PER_NODE", "ntasks-per-node"),
-    ):
+    for variable, option in REPEATED_OPTIONS.items():
         if option in options:
-            variables[name] = options[option]
+            variables[variable] = options[option]
     return variables
 
 
@@ -386,14 +406,14 @@ def _umask() -> int:
     return mask
 
 
-def _names(env: Mapping[str, str], number: str) -> dict[str, str]:
-    """Return the values of the fields in names of files; `number` is the step's."""
+def _file_name_fields(env: Mapping[str, str], number: str) -> dict[str, str]:
+    """Return the values of fields such as %j in names of files, by letter; `number`: the step's."""
     job = env["SLURM_JOB_ID"]
     return {
         "j": job,
         "J": f"{job}.{number}",
         "A": env.get("SLURM_ARRAY_JOB_ID", job),
-        "a": env.get("SLURM_ARRAY_TASK_ID", "4294967294"),
+        "a": env.get("SLURM_ARRAY_TASK_ID", "4294967294"),  # Slurm's number for none
         "N": env["SLURMD_NODENAME"],
         "n": "0",
         "s": number,
@@ -411,7 +431,7 @@ def _count(options: Mapping[str, str], name: str) -> int:
 
 
 def _number(env: Mapping[str, str], name: str, default: int = 1) -> int:
-    """Return the number in a variable, or the default if there is none."""
+    """Return the number in a variable; the default if it is not set or no number."""
     text = env.get(name, "")
     return int(text) if text.isdecimal() else default
 

@@ -16,7 +16,7 @@ from typing import Any
 from loadmaster.slurm.options.input_variables import words_of_variables
 from loadmaster.slurm.options.reading import (
     COMMAND_LINE,
-    Given,
+    GivenOption,
     ScriptError,
     merged,
     read_script,
@@ -39,7 +39,7 @@ class SbatchWords:
 
     script: str
     options: tuple[str, ...]
-    given: tuple[Given, ...]
+    given: tuple[GivenOption, ...]
     arguments: tuple[str, ...]
 
     @property
@@ -107,16 +107,16 @@ def _user_name() -> str:
         return ""
 
 
-def _in_force(script: str, options: Sequence[Given]) -> Mapping[str, Given]:
+def _in_force(script: str, options: Sequence[GivenOption]) -> Mapping[str, GivenOption]:
     """Return the options in force of a script and a command line."""
-    of_script = list[Given]()
+    of_script = list[GivenOption]()
     # The server will name the problems of a script.
     with suppress(ScriptError):
         of_script = read_script(script)
     return merged(of_script, options)[0]
 
 
-def _environment(in_force: Mapping[str, Given], own: Mapping[str, str]) -> dict[str, str]:
+def _environment(in_force: Mapping[str, GivenOption], own: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that `--export` asks for."""
     if "export" not in in_force:
         return {}

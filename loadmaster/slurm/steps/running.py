@@ -64,15 +64,15 @@ class Step:
 
 
 class Account:
-    """Cores and GPUs of a job on its node, and its next step's number, in a file of the run.
+    """Cores and GPUs that the steps of a job hold on its node, and the next step's number.
 
-    A step locks one byte of the file for each core and GPU of its own: the kernel frees them when
-    it ends.
+    They are kept in a file of the run, which all steps open. A step locks one byte of it for each
+    core and GPU of its own: the kernel frees them when it ends, however it ends.
     """
 
-    # Places of the bytes that are locked.
+    # Offsets of the bytes that are locked, which need not exist.
     NUMBER = 0
-    TURN = 1
+    QUEUE = 1
     FIRST_CORE = 2
     FIRST_GPU = 1_000_000
 
@@ -82,44 +82,46 @@ class Account:
     def take(
         self, cores: tuple[int, int], gpus: tuple[int, int], tell: Callable[[], None]
     ) -> list[int]:
-        """Hold some cores and GPUs, each as (number wanted, number of the job).
+        """Hold some cores and GPUs, each given as (number wanted, number that the job has).
 
-        Returns the places of the GPUs among the job's. Calls `tell` once and waits if other steps
-        do not leave enough of both, behind steps that wait already.
+        Returns the places of the GPUs among the job's. If other steps do not leave enough of both,
+        it calls `tell` once, and waits until they do, behind steps that wait already.
         """
-        held_gpus = self._try(cores, gpus)
-        if held_gpus is not None:
-            return held_gpus
+        gpu_places = self._take_now(cores, gpus)
+        if gpu_places is not None:
+            return gpu_places
         tell()
-        with self._locked(self.TURN):
-            held_gpus = self._try(cores, gpus)
-            while held_gpus is None:
+        with self._locked(self.QUEUE):
+            gpu_places = self._take_now(cores, gpus)
+            while gpu_places is None:
                 time.sleep(POLL_S)
-                held_gpus = self._try(cores, gpus)
-        return held_gpus
+                gpu_places = self._take_now(cores, gpus)
+        return gpu_places
 
-    def _try(self, cores: tuple[int, int], gpus: tuple[int, int]) -> list[int] | None:
+    def _take_now(self, cores: tuple[int, int], gpus: tuple[int, int]) -> list[int] | None:
         """Hold all that is wanted and return the GPUs' places; else hold nothing, return None."""
-        held_cores = self._hold(self.FIRST_CORE, *cores)
-        held_gpus = self._hold(self.FIRST_GPU, *gpus)
-        if len(held_cores) == cores[0] and len(held_gpus) == gpus[0]:
-            return [byte - self.FIRST_GPU for byte in held_gpus]
-        for byte in (*held_cores, *held_gpus):
+        cores_wanted, cores_of_job = cores
+        gpus_wanted, gpus_of_job = gpus
+        core_bytes = self._lock_free_bytes(self.FIRST_CORE, cores_wanted, cores_of_job)
+        gpu_bytes = self._lock_free_bytes(self.FIRST_GPU, gpus_wanted, gpus_of_job)
+        if len(core_bytes) == cores_wanted and len(gpu_bytes) == gpus_wanted:
+            return [byte - self.FIRST_GPU for byte in gpu_bytes]
+        for byte in (*core_bytes, *gpu_bytes):
             fcntl.lockf(self._file, fcntl.LOCK_UN, 1, byte)
         return None
 
-    def _hold(self, first: int, wanted: int, total: int) -> list[int]:
+    def _lock_free_bytes(self, first: int, wanted: int, total: int) -> list[int]:
         """Lock at most `wanted` of `total` bytes from `first` on that no other step has locked."""
-        held: list[int] = []
+        locked: list[int] = []
         for byte in range(first, first + total):
-            if len(held) == wanted:
+            if len(locked) == wanted:
                 break
             with contextlib.suppress(OSError):
                 fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, byte)
-                held.append(byte)
-        return held
+                locked.append(byte)
+        return locked
 
-    def number(self) -> int:
+    def next_number(self) -> int:
         """Return the number of the next step, from 0 on, and count it."""
         with self._locked(self.NUMBER):
             number = int(os.pread(self._file, 20, 0) or 0)
@@ -128,6 +130,7 @@ class Account:
 
     @contextlib.contextmanager
     def _locked(self, byte: int) -> Iterator[None]:
+        """Wait for the lock of a byte, and hold it inside the context."""
         fcntl.lockf(self._file, fcntl.LOCK_EX, 1, byte)
         try:
             yield
@@ -138,83 +141,94 @@ class Account:
 class Streams:
     """Files and pipes of a step's tasks, as file descriptors.
 
-    `names`: values of the fields in names of files.
+    `name_fields`: values of the fields in names of files, by letter.
     """
 
-    def __init__(self, step: Step, names: Mapping[str, str]) -> None:
+    def __init__(self, step: Step, name_fields: Mapping[str, str]) -> None:
         self._step = step
-        self._names = names
-        self._files = dict[str, int]()
-        # Descriptors that tasks inherit and srun closes once all have begun.
+        self._name_fields = name_fields
+        self._file_by_name = dict[str, int]()
+        # Descriptors that tasks inherit and srun closes once all tasks have started.
         self._ends_of_tasks = list[int]()
         # Pipes to the inputs of tasks.
-        self._inputs = list[int]()
+        self._input_pipes = list[int]()
         # Threads that write labelled output.
         self._copying = list[threading.Thread]()
 
-    def of(self, task: int) -> tuple[int, int, int]:
+    def of_task(self, task: int) -> tuple[int, int, int]:
         """Return standard input, output and error of a task. Raises OSError."""
-        output = self._target(self._step.output, task, 1)
-        error = self._target(self._step.error or self._step.output, task, 2)
+        output = self._output(self._step.output, task, 1)
+        error = self._output(self._step.error or self._step.output, task, 2)
         return self._input(task), output, error
 
-    def begun(self) -> None:
+    def tasks_started(self) -> None:
         """Close what only tasks hold, and pass srun's own input on to all of them."""
         for end in self._ends_of_tasks:
             os.close(end)
-        if self._inputs:
-            threading.Thread(target=_feed, args=(self._inputs,), daemon=True).start()
+        if self._input_pipes:
+            threading.Thread(target=_feed, args=(self._input_pipes,), daemon=True).start()
 
-    def ended(self) -> None:
+    def tasks_ended(self) -> None:
         """Wait for the rest of labelled output."""
         for thread in self._copying:
             thread.join()
 
-    def _target(self, pattern: str, task: int, own: int) -> int:
-        """Return where a task writes: a file, or a pipe whose lines get the task's label."""
-        target = self._file(pattern, task, own)
+    def _output(self, pattern: str, task: int, own: int) -> int:
+        """Return where a task writes: a file, or a pipe whose lines get the task's label.
+
+        `own`: srun's own descriptor, 1 or 2.
+        """
+        file = self._output_file(pattern, task, own)
         if not self._step.label:
-            return target
+            return file
         read_end, write_end = os.pipe()
         self._ends_of_tasks.append(write_end)
-        label = b"%*d: " % (len(str(self._step.tasks - 1)), task)
-        thread = threading.Thread(target=_copy, args=(read_end, target, label))
+        widest = len(str(self._step.tasks - 1))
+        label = f"{task:>{widest}}: ".encode()
+        thread = threading.Thread(target=_copy, args=(read_end, file, label))
         thread.start()
         self._copying.append(thread)
         return write_end
 
-    def _file(self, pattern: str, task: int, own: int) -> int:
-        """Return the file of a pattern, opened once for all tasks; `own` is srun's descriptor."""
+    def _output_file(self, pattern: str, task: int, own: int) -> int:
+        """Return the file of a pattern, opened once for all tasks; srun's own for none."""
         if pattern in ("", "all"):
             return own
         name = os.devnull if pattern == "none" else self._name(pattern, task)
-        if name not in self._files:
+        if name not in self._file_by_name:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             if not self._step.appends:
                 flags |= os.O_TRUNC
-            self._files[name] = os.open(name, flags, 0o666)
-        return self._files[name]
+            self._file_by_name[name] = os.open(name, flags, 0o666)
+        return self._file_by_name[name]
 
     def _input(self, task: int) -> int:
+        """Return the standard input of a task. Raises OSError."""
+        # 1. None, or a number: that of the one task that reads srun's own input.
         source = self._step.source
         if source == "none":
             return subprocess.DEVNULL
-        # A number is that of the one task that reads srun's own input.
         if source.isdecimal():
             return 0 if int(source) == task else subprocess.DEVNULL
+
+        # 2. A copy of srun's own input for each task.
         if source in ("", "all"):
             if self._step.tasks == 1:
                 return 0
             read_end, write_end = os.pipe()
             self._ends_of_tasks.append(read_end)
-            self._inputs.append(write_end)
+            self._input_pipes.append(write_end)
             return read_end
+
+        # 3. A file.
         file = os.open(self._name(source, task), os.O_RDONLY | os.O_CLOEXEC)
         self._ends_of_tasks.append(file)
         return file
 
     def _name(self, pattern: str, task: int) -> str:
-        return str(Path(self._step.folder) / filled(pattern, {**self._names, "t": str(task)}))
+        """Return the path of a file by a pattern such as out-%j-%t."""
+        name = filled(pattern, {**self._name_fields, "t": str(task)})
+        return str(Path(self._step.folder) / name)
 
 
 def _copy(source: int, target: int, label: bytes) -> None:
@@ -238,76 +252,84 @@ def _feed(inputs: Sequence[int]) -> None:
             file.close()
 
 
-def run(step: Step, node: str, names: Mapping[str, str]) -> int:
+def run(step: Step, node: str, name_fields: Mapping[str, str]) -> int:
     """Run the step's tasks to their end; return the highest exit code, 128 + number of a signal.
 
-    `node` is the node's name in messages, `names` are the values of fields in names of files.
+    `node` is the node's name in messages, `name_fields` are the values of fields in names of files.
     """
-    streams = Streams(step, names)
-    tasks_by_pid = dict[int, int]()
-    codes = dict[int, int]()
-    early = list[int]()
+    streams = Streams(step, name_fields)
+    task_by_pid = dict[int, int]()
+    code_by_task = dict[int, int]()
+    early_signals = list[int]()
 
     def forward(number: int, frame: FrameType | None = None) -> None:
-        for pid in list(tasks_by_pid):
+        """Send a signal to the process groups of all tasks that have not ended."""
+        for pid in list(task_by_pid):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(pid, number)
 
+    def end_tasks() -> None:
+        """Order all tasks to end, and kill them a little later."""
+        forward(signal.SIGTERM)
+        _call_later(KILL_WAIT_S, lambda: forward(signal.SIGKILL))
+
     # 1. Start the tasks. Signals that arrive meanwhile are kept, and reach all of them.
-    for name in FORWARDED:
-        signal.signal(name, lambda number, _: early.append(number))
+    for forwarded in FORWARDED:
+        signal.signal(forwarded, lambda number, _: early_signals.append(number))
     for task in range(step.tasks):
         try:
-            tasks_by_pid[_start(step, task, streams)] = task
+            pid = _start(step, task, streams)
         except OSError as error:
-            codes[task] = error.errno or 1
+            code_by_task[task] = error.errno or 1
             say(f"error: {node}: task {task}: {error.strerror}: {error.filename}")
-    for name in FORWARDED:
-        signal.signal(name, forward)
-    for number in early:
+        else:
+            task_by_pid[pid] = task
+    for forwarded in FORWARDED:
+        signal.signal(forwarded, forward)
+    for number in early_signals:
         forward(number)
 
-    def end() -> None:
-        forward(signal.SIGTERM)
-        _later(KILL_WAIT_S, lambda: forward(signal.SIGKILL))
-
     # 2. Wait for their ends.
-    streams.begun()
+    streams.tasks_started()
     if step.limit_s is not None:
-        _later(step.limit_s, end)
-    while tasks_by_pid:
+        _call_later(step.limit_s, end_tasks)
+    while task_by_pid:
         pid, status = os.wait()
-        if pid not in tasks_by_pid:
+        if pid not in task_by_pid:
             continue  # a child of the script that became srun by `exec`
+        task = task_by_pid.pop(pid)
         code = os.waitstatus_to_exitcode(status)
-        codes[tasks_by_pid.pop(pid)] = code
+        code_by_task[task] = code
         if code and step.stops_at_failure:
-            end()
-    streams.ended()
+            end_tasks()
+    streams.tasks_ended()
 
-    # 3. Name the failures. A code below 0 is a signal's.
-    for text in worded(codes):
+    # 3. Name the failures, and return the highest code. One below 0 is a signal's.
+    for text in failure_texts(code_by_task):
         say(f"error: {node}: {text}")
-    return max(code if code >= 0 else 128 - code for code in codes.values())
+    return max(code if code >= 0 else 128 - code for code in code_by_task.values())
 
 
-def _later(seconds: float, act: Callable[[], None]) -> None:
-    """Act after a while, unless the program is over by then."""
-    timer = threading.Timer(seconds, act)
+def _call_later(seconds: float, function: Callable[[], None]) -> None:
+    """Call a function after a while, unless the program is over by then."""
+    timer = threading.Timer(seconds, function)
     timer.daemon = True
     timer.start()
 
 
 def _start(step: Step, task: int, streams: Streams) -> int:
     """Start a task as a process group of its own, and return its pid. Raises OSError."""
-    own = {"SLURM_PROCID": str(task), "SLURM_LOCALID": str(task)}
-    differing = step.task_variables[task] if step.task_variables else {}
-    environment = {**step.variables, **differing, **own}
-    program, *words = step.commands[task]
+    environment = dict(step.variables)
+    if step.task_variables:
+        environment.update(step.task_variables[task])
+    environment["SLURM_PROCID"] = str(task)
+    environment["SLURM_LOCALID"] = str(task)
+
+    program, *arguments = step.commands[task]
     path = _path_of(program, step.folder, environment.get("PATH", ""))
-    standard_input, output, error = streams.of(task)
+    standard_input, output, error = streams.of_task(task)
     process = subprocess.Popen(
-        (*TASK, path, *words),
+        (*TASK, path, *arguments),
         cwd=step.folder,
         env=environment,
         stdin=standard_input,
@@ -315,7 +337,7 @@ def _start(step: Step, task: int, streams: Streams) -> int:
         stderr=error,
         start_new_session=True,
     )
-    process.returncode = 0  # `run` waits for it
+    process.returncode = 0  # `run` waits for the process, so Popen need not
     return process.pid
 
 
@@ -336,10 +358,10 @@ def _path_of(program: str, folder: str, path: str) -> str:
     return location
 
 
-def worded(codes: Mapping[int, int]) -> Iterator[str]:
+def failure_texts(code_by_task: Mapping[int, int]) -> Iterator[str]:
     """Yield how tasks failed, those with one exit code together."""
-    by_code = sorted(codes, key=lambda task: (codes[task], task))
-    for code, tasks in groupby(by_code, codes.get):
+    by_code = sorted(code_by_task, key=lambda task: (code_by_task[task], task))
+    for code, tasks in groupby(by_code, code_by_task.get):
         if not code:
             continue
         end = f"Exited with exit code {code}"

@@ -20,9 +20,14 @@ from loadmaster.demo.report import broken_promises, spoiled_figures
 from loadmaster.features import RUNTIMES
 
 FAST_INTERVALS = {
-    "period_s": 5.0, "heartbeat_s": 1.0, "lease_s": 15.0, "grace_s": 6.0, "margin_s": 3.0,
-    "restart_cost_s": 0.5, "profiling_steps": 12,
-}  # fmt: skip
+    "period_s": 5.0,
+    "heartbeat_s": 1.0,
+    "lease_s": 15.0,
+    "grace_s": 6.0,
+    "margin_s": 3.0,
+    "restart_cost_s": 0.5,
+    "profiling_steps": 12,
+}
 """Intervals in seconds: five between periodic rounds in place of the paper's five minutes."""
 
 

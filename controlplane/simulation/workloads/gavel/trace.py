@@ -26,9 +26,14 @@ from controlplane.simulation.workloads.options import Context, Seconds, Trace
 from policies.contract.snapshot import Bools, Floats, Jobs
 
 _PUBLISHED = (
-    "job type", "command", "directory", "steps argument", "needs data", "total steps",
+    "job type",
+    "command",
+    "directory",
+    "steps argument",
+    "needs data",
+    "total steps",
     "scale factor",
-)  # fmt: skip
+)
 _FIRST = ("job type", "command", "steps argument")
 LAYOUTS: Mapping[int, tuple[str, ...]] = {
     6: (*_FIRST, "total steps", "arrival", "scale factor"),

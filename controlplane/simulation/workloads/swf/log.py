@@ -26,27 +26,32 @@ THINK = 17
 """Columns of the format, of 18; the field numbers of its description begin with 1."""
 
 UNKNOWN = -1
+"""Value of a column about which nothing is known."""
 
 CANCELLED = 5
+"""Status of a cancelled job."""
+
 PARTIAL = (2, 3, 4)
 """Statuses of parts of a job that was checkpointed; the whole job has a line of its own."""
 
 NO_TIME = {"mean": None, "deviation": None, "jobs": 0}
+"""Spread of a time that no line of a log has."""
 
 
 def ran(table: Floats) -> Bools:
-    """bool[M]: lines of whole jobs that ran for a known time; parts of jobs are not whole jobs."""
+    """Return bool[M]: True for lines of whole jobs that ran for a known time."""
     is_part = np.isin(table[:, STATUS], PARTIAL)
     is_unknown = table[:, RUN] == UNKNOWN
     return np.asarray(~(is_part | _cancelled_before_start(table) | is_unknown))
 
 
 def _cancelled_before_start(table: Floats) -> Bools:
+    """Return bool[M]: True for lines of jobs that were cancelled and never ran."""
     return np.asarray((table[:, STATUS] == CANCELLED) & (table[:, RUN] <= 0))
 
 
 def has_processors(table: Floats) -> Bools:
-    """bool[M]: lines that say how many processors the job asked for or got."""
+    """Return bool[M]: True for lines that say how many processors a job asked for or got."""
     return np.asarray((table[:, ALLOCATED] > 0) | (table[:, REQUESTED] > 0))
 
 

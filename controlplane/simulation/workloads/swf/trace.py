@@ -15,6 +15,11 @@ from controlplane.simulation.workloads.drafts import Draft, check, workload_of
 from controlplane.simulation.workloads.lines import Findings, pieces, quoted
 from controlplane.simulation.workloads.options import Context, Trace, one_of
 from controlplane.simulation.workloads.swf.log import (
+    ALLOCATED,
+    NUMBER,
+    REQUESTED,
+    RUN,
+    SUBMIT,
     facts_of,
     has_processors,
     ran,
@@ -25,18 +30,57 @@ from foundation.forms import Above0
 from policies.contract.snapshot import Bools, Floats, Ints
 
 FIELDS = (
-    "job number", "submit time", "wait time", "run time", "allocated processors", "CPU time used",
+    "job number",
+    "submit time",
+    "wait time",
+    "run time",
+    "allocated processors",
+    "CPU time used",
     "memory used",
-    "requested processors", "requested time", "requested memory", "status", "user", "group",
-    "application", "queue", "partition",
-    "preceding job", "think time",
-)  # fmt: skip
+    "requested processors",
+    "requested time",
+    "requested memory",
+    "status",
+    "user",
+    "group",
+    "application",
+    "queue",
+    "partition",
+    "preceding job",
+    "think time",
+)
+"""Columns of the format, in words for messages."""
+
 EXTRA = (
-    "units", "cores per unit", "GPUs per unit", "MICs per unit", "KB per unit", "original job",
-    "application type", "power",
-)  # fmt: skip
+    "units",
+    "cores per unit",
+    "GPUs per unit",
+    "MICs per unit",
+    "KB per unit",
+    "original job",
+    "application type",
+    "power",
+)
+"""Columns that Eurora's trace has beside them."""
+
+# Columns of the format that are not in `log`, and the extra ones.
+REQUESTED_TIME = 8
+REQUESTED_MEMORY = 9
+USER = 11
+GROUP = 12
+APPLICATION = 13
+QUEUE = 14
+UNITS = 18
+UNIT_CORES = 19
+UNIT_GPUS = 20
+UNIT_MICS = 21
+UNIT_KB = 22
+APPLICATION_TYPE = 24
+POWER = 25
+
 KB_PER_GB = 1e9 / 1024.0
 MOST_UNITS = 1_000_000
+"""Units of a job, beyond which a line is wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,59 +100,66 @@ class Swf(Trace):
 
 
 def read(options: Swf, context: Context) -> Workload:
-    """Rigid jobs of the trace, with its run times on the GPUs they ask for."""
+    """Read the rigid jobs of a trace, with its run times on the GPUs that they ask for."""
+    # 1. The table of its lines.
     one_of("gpus", options.gpus, ("processors", "one", "fields", "batch", "batch_fields"))
     one_of("without_gpus", options.without_gpus, ("leave_out", "one"))
     findings = Findings()
     table = _table(options.read(), options.gpus in ("fields", "batch_fields"), findings)
 
-    # 1. Jobs that never ran, parts of jobs and what the options leave out are not looked at.
+    # 2. Jobs that never ran, parts of jobs and what the options leave out are not looked at.
     wanted = ran(table)
     if options.gpus not in ("one", "batch_fields"):
         wanted &= has_processors(table)
     if options.gpus == "fields" and options.without_gpus != "one":
-        wanted &= table[:, 20] > 0
+        wanted &= table[:, UNIT_GPUS] > 0
     findings.wanted = wanted
 
-    # 2. Check the others. Logs are not always in order of submission; the simulation puts them so.
+    # 3. Check the others. Logs are not always in order of submission; the simulation puts them so.
     draft = _draft(table, options, findings)
     check(draft, findings, in_order=False)
     think = think_times(table, wanted)
 
-    facts = {
-        **_facts(table, options, findings.good & ran(table)),
-        **facts_of(table, findings.good, wanted),
-    }
+    # 4. The workload.
+    facts = _facts(table, options, findings.good & ran(table))
+    facts.update(facts_of(table, findings.good, wanted))
     workload = workload_of(draft, findings, options, context, facts, wanted)
     return with_think_times(workload, think, options.time_factor)
 
 
 def _table(text: str, extra: bool, findings: Findings) -> Floats:
-    """float64[M, 18 or 26] of numeric lines."""
-    width = len(FIELDS) + (len(EXTRA) if extra else 0)
-    lines, tables = [np.zeros(0, dtype=np.int64)], [np.zeros((0, width))]
+    """Return float64[M, 18], or float64[M, 26] with the `extra` columns, of the numeric lines."""
+    # 1. Tables and line numbers, piece by piece: a good piece is read at once.
+    width = len(FIELDS)
+    if extra:
+        width += len(EXTRA)
+    lines = [np.zeros(0, dtype=np.int64)]
+    tables = [np.zeros((0, width))]
     for numbers, texts in pieces(text, ";"):
         try:
-            tables.append(np.loadtxt(texts, usecols=range(width), comments=None, ndmin=2))
-            lines.append(numbers)
+            piece = np.loadtxt(texts, usecols=range(width), comments=None, ndmin=2)
         except ValueError:
-            kept, table = _line_by_line(numbers, texts, width, findings)
-            lines.append(kept)
-            tables.append(table)
+            readable, piece = _line_by_line(numbers, texts, width, findings)
+            lines.append(readable)
+        else:
+            lines.append(numbers)
+        tables.append(piece)
     findings.lines = np.concatenate(lines)
     table = np.concatenate(tables)
-    finite = np.isfinite(table)
-    findings.mark(
-        np.asarray(~finite.all(axis=1)), lambda row: "has a field that is not a finite number"
-    )
-    return np.where(finite, table, -1.0)
+
+    # 2. Numbers that are not finite.
+    is_finite = np.isfinite(table)
+    has_other = np.asarray(~is_finite.all(axis=1))
+    findings.mark(has_other, lambda row: "has a field that is not a finite number")
+    return np.where(is_finite, table, -1.0)
 
 
 def _line_by_line(
     numbers: Ints, texts: Sequence[str], width: int, findings: Findings
 ) -> tuple[Ints, Floats]:
-    """`_table` line by line, for a piece with an unreadable line."""
-    kept, rows = [], []
+    """Return numbers and fields of the readable lines of a piece, and note the others."""
+    readable = []
+    rows = []
     for number, text in zip(numbers.tolist(), texts, strict=True):
         fields = text.split()
         row = _row(fields[:width])
@@ -117,12 +168,13 @@ def _line_by_line(
         elif isinstance(row, str):
             findings.unreadable.append(BadLine(number, row))
         else:
-            kept.append(number)
+            readable.append(number)
             rows.append(row)
-    return np.array(kept, dtype=np.int64), np.array(rows).reshape(len(rows), width)
+    return np.array(readable, dtype=np.int64), np.array(rows).reshape(len(rows), width)
 
 
 def _row(fields: Sequence[str]) -> list[float] | str:
+    """Return the numbers of a line, or the problem with one of its fields."""
     row = []
     for name, field in zip((*FIELDS, *EXTRA), fields, strict=False):
         try:
@@ -133,29 +185,45 @@ def _row(fields: Sequence[str]) -> list[float] | str:
 
 
 def _draft(table: Floats, options: Swf, findings: Findings) -> Draft:
-    submit_s, run_s, requested_s = table[:, 1], table[:, 3], table[:, 8]
+    """Return all lines as jobs, and note what is wrong with them."""
+    # 1. What jobs of all options have.
+    submit_s = table[:, SUBMIT]
+    run_s = table[:, RUN]
+    requested_s = table[:, REQUESTED_TIME]
     findings.limit("the submit time", submit_s, unit=" s")
+    ids = [f"{number:.0f}" for number in table[:, NUMBER]]
+    gpus = _gpus(table, options, findings)
     columns: dict[str, Any] = {
         "walltime_s": np.where(requested_s > 0, requested_s, np.maximum(run_s, 1.0)),
-        "user": _names("user", table[:, 11]),
-        "team": _names("group", table[:, 12]),
+        "user": _names("user", table[:, USER]),
+        "team": _names("group", table[:, GROUP]),
     }
+
+    # 2. Batch jobs have units.
+    if options.gpus.startswith("batch"):
+        columns.update(_units(table, options))
+        columns["batch"] = True
+        columns["preemptible"] = False
+        kinds = _programs(table, options)
+        return Draft(ids, kinds, submit_s, run_s, gpus, columns, batch=True)
+
+    # 3. With the extra fields a training job needs what its units need, on one node.
     kinds = ["job"] * len(table)
     if options.gpus == "fields":
-        units = np.clip(table[:, 18], 1, None)
-        columns |= {  # the demand of all units, on one node
-            "cores": units * np.maximum(table[:, 19], 0.0),
-            "memory_gb": units * np.maximum(table[:, 22], 0.0) / KB_PER_GB,
-            "resources": [(("mic", float(n)),) if n > 0 else () for n in units * table[:, 21]],
-        }
-        kinds = [f"application {n:.0f}" for n in table[:, 24]]
-    ids = [f"{n:.0f}" for n in table[:, 0]]
-    gpus = _gpus(table, options, findings)
-    if not options.gpus.startswith("batch"):
-        return Draft(ids, kinds, submit_s, run_s, gpus, columns)
-    columns |= {"batch": True, "preemptible": False, **_units(table, options)}
-    kinds = _programs(table, options)
-    return Draft(ids, kinds, submit_s, run_s, gpus, columns, batch=True)
+        units = np.clip(table[:, UNITS], 1, None)
+        columns["cores"] = units * np.maximum(table[:, UNIT_CORES], 0.0)
+        columns["memory_gb"] = units * np.maximum(table[:, UNIT_KB], 0.0) / KB_PER_GB
+        columns["resources"] = _mics(units * table[:, UNIT_MICS])
+        kinds = [f"application {number:.0f}" for number in table[:, APPLICATION_TYPE]]
+    return Draft(ids, kinds, submit_s, run_s, gpus, columns)
+
+
+def _mics(numbers: Floats) -> list[tuple[tuple[str, float], ...]]:
+    """Return the named resources of each job: its MICs, if it needs any."""
+    resources: list[tuple[tuple[str, float], ...]] = []
+    for number in numbers:
+        resources.append((("mic", float(number)),) if number > 0 else ())
+    return resources
 
 
 def _programs(table: Floats, options: Swf) -> list[str]:
@@ -163,42 +231,59 @@ def _programs(table: Floats, options: Swf) -> list[str]:
 
     Run times are predicted by it; all of them run as fast anywhere.
     """
-    of_application = 24 if options.gpus == "batch_fields" else 13
-    queues = _names("queue", table[:, 14])
-    applications = _names("application", table[:, of_application])
-    pairs = zip(queues, applications, strict=True)
-    return [", ".join(word for word in pair if word) or "job" for pair in pairs]
+    column = APPLICATION_TYPE if options.gpus == "batch_fields" else APPLICATION
+    queues = _names("queue", table[:, QUEUE])
+    applications = _names("application", table[:, column])
+    programs = []
+    for names in zip(queues, applications, strict=True):
+        known = [name for name in names if name]
+        programs.append(", ".join(known) or "job")
+    return programs
 
 
 def _units(table: Floats, options: Swf) -> dict[str, Any]:
-    """Units of batch jobs and the demand of each."""
+    """Return the units of batch jobs and the demand of each, as columns."""
     if options.gpus == "batch":
-        units = np.where(table[:, 7] > 0, table[:, 7], table[:, 4])
-        memory_gb = np.maximum(table[:, 9], 0.0) / KB_PER_GB
-        whole = np.clip(units, 1, MOST_UNITS).astype(np.int64)
-        return {"units": whole, "cores": 1.0, "memory_gb": memory_gb}
+        return {
+            "units": np.clip(_processors(table), 1, MOST_UNITS).astype(np.int64),
+            "cores": 1.0,
+            "memory_gb": np.maximum(table[:, REQUESTED_MEMORY], 0.0) / KB_PER_GB,
+        }
     return {
-        "units": np.clip(table[:, 18], 1, MOST_UNITS).astype(np.int64),
-        "cores": np.maximum(table[:, 19], 0.0),
-        "memory_gb": np.maximum(table[:, 22], 0.0) / KB_PER_GB,
-        "resources": [(("mic", float(n)),) if n > 0 else () for n in table[:, 21]],
+        "units": np.clip(table[:, UNITS], 1, MOST_UNITS).astype(np.int64),
+        "cores": np.maximum(table[:, UNIT_CORES], 0.0),
+        "memory_gb": np.maximum(table[:, UNIT_KB], 0.0) / KB_PER_GB,
+        "resources": _mics(table[:, UNIT_MICS]),
     }
 
 
+def _processors(table: Floats) -> Floats:
+    """Return float64[M]: processors that each job asked for, else those that it got."""
+    requested = table[:, REQUESTED]
+    return np.where(requested > 0, requested, table[:, ALLOCATED])
+
+
 def _gpus(table: Floats, options: Swf, findings: Findings) -> Floats:
-    """float64[M]: GPUs of each job, at least 1 (jobs without are left out or given one)."""
+    """Return float64[M]: GPUs of each job, and note lines that contradict themselves.
+
+    Only batch jobs have 0: others without GPUs are left out or given one.
+    """
+    # 1. By the fields that all logs have.
     if options.gpus == "one":
         return np.ones(len(table))
-    processors = np.where(table[:, 7] > 0, table[:, 7], table[:, 4])
+    processors = _processors(table)
     if options.gpus == "batch":
         _mark_units(processors, "processors", findings)
         return np.zeros(len(table))
     if options.gpus == "processors":
         with np.errstate(over="ignore"):  # too many GPUs for a number: the row is refused
             return np.maximum(1.0, np.ceil(processors / options.processors_per_gpu))
-    units, cores, gpus = table[:, 18], table[:, 19], table[:, 20]
-    negative = np.asarray((table[:, 18:23] < 0).any(axis=1))
-    findings.mark(negative, lambda row: "its extra fields 19 to 23 must not be negative")
+
+    # 2. By the extra fields of units.
+    units = table[:, UNITS]
+    cores = table[:, UNIT_CORES]
+    is_negative = np.asarray((table[:, UNITS : UNIT_KB + 1] < 0).any(axis=1))
+    findings.mark(is_negative, lambda row: "its extra fields 19 to 23 must not be negative")
     findings.mark(units < 1, lambda row: f"a job has at least 1 unit, not {units[row]:g}")
     _mark_units(units, "units", findings)
     findings.mark(
@@ -208,10 +293,12 @@ def _gpus(table: Floats, options: Swf, findings: Findings) -> Floats:
             " processors requested"
         ),
     )
-    return units * gpus if options.gpus == "batch_fields" else np.maximum(1.0, units * gpus)
+    gpus = units * table[:, UNIT_GPUS]
+    return gpus if options.gpus == "batch_fields" else np.maximum(1.0, gpus)
 
 
 def _mark_units(units: Floats, name: str, findings: Findings) -> None:
+    """Note lines whose number of units is no whole number, or too large."""
     findings.mark(
         (units != np.floor(units)) | (units > MOST_UNITS),
         lambda row: f"a job has whole {name}, at most {MOST_UNITS:,}, not {units[row]:g}",
@@ -219,18 +306,25 @@ def _mark_units(units: Floats, name: str, findings: Findings) -> None:
 
 
 def _facts(table: Floats, options: Swf, good: Bools) -> dict[str, Any]:
-    over = int(np.count_nonzero(good & (table[:, 8] > 0) & (table[:, 3] > table[:, 8])))
-    facts: dict[str, Any] = {"format": "SWF", "jobs_that_ran_longer_than_requested": over}
+    """Return facts about the lines that are `good`, bool[M]."""
+    requested_s = table[:, REQUESTED_TIME]
+    ran_longer = good & (requested_s > 0) & (table[:, RUN] > requested_s)
+    facts: dict[str, Any] = {
+        "format": "SWF",
+        "jobs_that_ran_longer_than_requested": int(np.count_nonzero(ran_longer)),
+    }
     if options.gpus not in ("fields", "batch_fields"):
         return facts
-    power = table[good & (table[:, 25] >= 0), 25]
-    facts["jobs_without_gpu"] = int(np.count_nonzero(good & (table[:, 20] <= 0)))
-    mean_w = float(power.mean()) if len(power) else None
-    facts["predicted_power_w"] = {"jobs": len(power), "mean": mean_w}
+    power_w = table[good & (table[:, POWER] >= 0), POWER]
+    facts["jobs_without_gpu"] = int(np.count_nonzero(good & (table[:, UNIT_GPUS] <= 0)))
+    mean_w = float(power_w.mean()) if len(power_w) else None
+    facts["predicted_power_w"] = {"jobs": len(power_w), "mean": mean_w}
     return facts
 
 
 def _names(word: str, numbers: Floats) -> list[str]:
-    """Name of each number, none for -1; equal names are one object."""
-    names = {n: f"{word} {n:.0f}" if n >= 0 else "" for n in np.unique(numbers).tolist()}
-    return [names[n] for n in numbers.tolist()]
+    """Return a name for each number, "" for -1. Equal names are one object, to save memory."""
+    names = {}
+    for number in np.unique(numbers).tolist():
+        names[number] = f"{word} {number:.0f}" if number >= 0 else ""
+    return [names[number] for number in numbers.tolist()]

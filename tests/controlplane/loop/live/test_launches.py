@@ -236,7 +236,9 @@ def test_a_job_that_is_cancelled_while_its_batch_is_written_is_left_out_alone(
 @pytest.fixture
 def blind(monkeypatch: pytest.MonkeyPatch) -> None:
     """A round that does not see who holds a device: only the database does."""
-    monkeypatch.setattr("controlplane.loop.live.recheck.FreeCapacity._device", lambda *_: iter(()))
+    monkeypatch.setattr(
+        "controlplane.loop.live.recheck.FreeCapacity._objections_to_devices", lambda *_: iter(())
+    )
     monkeypatch.setattr("policies.contract.repair.validate_plan", lambda *_: ())
 
 

@@ -127,7 +127,9 @@ def test_the_database_is_the_last_judge_of_a_slot(
     running(cluster, "a", node, first)
     a_job(cluster, name="b")
     a_job(cluster, name="c")
-    monkeypatch.setattr("controlplane.loop.live.recheck.FreeCapacity._device", lambda *_: iter(()))
+    monkeypatch.setattr(
+        "controlplane.loop.live.recheck.FreeCapacity._objections_to_devices", lambda *_: iter(())
+    )
     a_round(cluster, placing(a=(node, first), b=(node, second)))
     both = Plan(
         "told",
@@ -251,8 +253,8 @@ def a_curve(node: Node) -> NodeView:
 def test_a_node_holds_no_more_launches_than_its_agent_may_list_with_room_for_ended_ones(
     cluster: Cluster, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert recheck.MOST_HELD < MOST_LAUNCHES
-    monkeypatch.setattr(recheck, "MOST_HELD", 1)
+    assert recheck.MOST_LIVE_LAUNCHES < MOST_LAUNCHES
+    monkeypatch.setattr(recheck, "MOST_LIVE_LAUNCHES", 1)
     first, second = devices_of(node)
     old = running(cluster, "old", node, first)
     a_job(cluster, name="new")

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from controlplane.simulation.workloads import WorkloadError, load
 from controlplane.simulation.workloads.andreas import (
-    CLUSTER,
+    JOBS_AT_ONE_RATE,
     SECONDS_PER_EPOCH,
     WEIGHTS,
     seconds_per_epoch,
@@ -34,7 +34,7 @@ def test_clusters_of_ten_jobs_come_at_a_high_and_a_low_rate_by_turns() -> None:
         "arrival_s"
     ]
     gaps = np.diff(arrival_s)
-    high = (np.arange(1, len(arrival_s)) // CLUSTER) % 2 == 0
+    high = (np.arange(1, len(arrival_s)) // JOBS_AT_ONE_RATE) % 2 == 0
     assert gaps[~high].mean() / gaps[high].mean() == pytest.approx(4.0, rel=0.1)
 
 

@@ -13,7 +13,7 @@ from tests.builders_sbatch import refused, taken
 
 
 def test_search_for_steps_skips_blank_lines() -> None:
-    step = needs._STEP.search("#!/bin/sh\n\n\n\t srun prog")
+    step = needs.SRUN_LINE.search("#!/bin/sh\n\n\n\t srun prog")
     assert step is not None
     assert step[0] == "\t srun "
 

@@ -14,7 +14,7 @@ from loadmaster.slurm.programs.srun import (
     other_mounts,
     read_step,
 )
-from loadmaster.slurm.steps.running import Step, ranges, worded
+from loadmaster.slurm.steps.running import Step, failure_texts, ranges
 
 ALONE = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURMD_NODENAME": "n1"}
 ONE = {**ALONE, "SLURM_CPUS_ON_NODE": "8"}
@@ -102,7 +102,7 @@ def test_a_step_without_a_program_and_options_that_srun_has_not_are_refused() ->
 def test_failures_are_told_together_by_exit_code() -> None:
     assert ranges([0, 1, 2, 5, 7, 8]) == "0-2,5,7-8"
     codes = {0: 3, 1: 3, 2: 0, 3: -9, 4: 3}
-    assert list(worded(codes)) == ["task 3: Killed", "tasks 0-1,4: Exited with exit code 3"]
+    assert list(failure_texts(codes)) == ["task 3: Killed", "tasks 0-1,4: Exited with exit code 3"]
 
 
 def test_options_of_newer_slurms_are_known_and_never_refused_as_unknown() -> None:

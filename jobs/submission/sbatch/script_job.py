@@ -1,4 +1,4 @@
-"""Options in force of one submission: their values are read, problems and fields collected."""
+"""Job that is made of a script's options, with the warnings and problems found on the way."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
-from loadmaster.slurm.options.reading import Given
+from loadmaster.slurm.options.reading import GivenOption
 from loadmaster.slurm.options.values import ValueFormatError
 
 T = TypeVar("T")
@@ -51,16 +51,18 @@ ANY_SITE = Site()
 
 
 @dataclass(slots=True)
-class Reader:
-    """Options by name, with the fields, warnings and problems that they have led to so far.
+class ScriptJob:
+    """Job that is being made of a script: its options, and the fields and messages so far.
 
-    `parts`: fields of `sbatch`. `own`: fields that the job has itself, which hold over the
-    script's. `now`: in the zone of the cluster.
+    `parts`: fields of `sbatch`. `options`: those in force, by name; their text is the place for
+    messages, such as "line 2: --time". `own`: fields that the job has itself, which hold over the
+    script's. `now`: in the zone of the cluster. `problems`: why the job is refused, if there are
+    any.
     """
 
     parts: Mapping[str, Any]
-    options: Mapping[str, Given]
-    result: Submitted
+    options: Mapping[str, GivenOption]
+    submitted: Submitted
     now: datetime
     own: Mapping[str, Any]
     site: Site = ANY_SITE
@@ -73,41 +75,52 @@ class Reader:
         A relative one begins where the script is submitted.
         """
         folder = str(self.parts["folder"])
-        own_folder = self.read("chdir", str, "")
+        own_folder = self.option_value("chdir", str, "")
         if own_folder:
             return str(PurePosixPath(folder or "/") / own_folder)
         return folder
 
-    def read(self, option: str, reader: Callable[[str], T], default: T) -> T:
-        """Return the value of an option; the default if it is not given or has a problem."""
+    # -- options
+
+    def option_value(self, option: str, parse: Callable[[str], T], default: T) -> T:
+        """Return the parsed value of an option; the default if it is not given or is wrong.
+
+        A wrong value is a problem of the job.
+        """
         given = self.options.get(option)
         if given is None:
             return default
         try:
-            return reader(given.value)
+            return parse(given.value)
         except ValueFormatError as problem:
-            self.problems.append(f"{given}: {problem}")
+            self.refuse(option, str(problem))
             return default
 
-    def put(self, name: str, value: Any, option: str = "") -> None:
+    def exclude_together(self, option: str, *others: str) -> None:
+        """Refuse the job if an option is given with one that contradicts it."""
+        for other in others:
+            if option in self.options and other in self.options:
+                self.refuse(option, f"goes without --{other}; remove one")
+
+    # -- fields and messages
+
+    def set_field(self, name: str, value: Any, option: str = "") -> None:
         """Set a field of the job, unless its value is ""; `option` is where it comes from."""
         if value == "":
             return
-        self.result.fields[name] = value
+        self.submitted.fields[name] = value
         if option in self.options:
-            self.result.places[name] = str(self.options[option])
+            self.submitted.places[name] = str(self.options[option])
+
+    def set_field_unless_0(self, name: str, value: int, option: str) -> None:
+        """Set a field of the job, unless its value is 0."""
+        if value:
+            self.set_field(name, value, option)
 
     def warn(self, option: str, text: str) -> None:
-        self.result.warnings.append(f"{self.options[option]}: {text}")
+        """Add a warning about an option that is given."""
+        self.submitted.warnings.append(f"{self.options[option]}: {text}")
 
-    def exclude(self, option: str, *others: str) -> None:
-        """Note a problem if an option is given with one that contradicts it."""
-        for other in others:
-            if {option, other} <= self.options.keys():
-                problem = f"{self.options[option]}: goes without --{other}; remove one"
-                self.problems.append(problem)
-
-    def put_number(self, name: str, value: int, option: str) -> None:
-        """Set a field unless its value is 0."""
-        if value:
-            self.put(name, value, option)
+    def refuse(self, option: str, text: str) -> None:
+        """Add a problem with an option that is given: the job is refused."""
+        self.problems.append(f"{self.options[option]}: {text}")
