@@ -1,4 +1,7 @@
-"""Configurations (node class, GPUs) of jobs, and the kernels' data from them."""
+"""Configurations (node class, GPUs) of jobs, and the kernels' data from them.
+
+Shapes: E jobs, N nodes in C classes of at most G GPUs, K configurations.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +21,40 @@ TINY = 1e-30
 
 
 def kernel_instance(problem: Problem, preferences: Preferences, objective: Objective) -> Instance:
-    """Return the kernel's data; empty nodes come first, so that new jobs go there."""
+    """Return the data of the kernels `greedy.search` and `polish.polish`."""
     lists = _lists_of_nodes(problem)
     return Instance(
-        choice=preferences.order, due_count=preferences.due_count,
-        fit_count=problem.feasible.sum(axis=1).astype(np.int64), chance=preferences.chance,
-        time_s=problem.times_s, current_node=problem.current_node,
-        current_config=problem.current_config, move_s=problem.move_s,
-        weight=problem.column("tardiness_weight"), slack_s=problem.slack_s,
-        penalty=objective.postponing(problem), moving=objective.moving(problem),
-        priced_s=problem.priced_s, priced_move_s=problem.priced_move_s,
+        choice=preferences.order,
+        due_count=preferences.due_count,
+        fit_count=problem.feasible.sum(axis=1).astype(np.int64),
+        chance=preferences.chance,
+        time_s=problem.times_s,
+        current_node=problem.current_node,
+        current_config=problem.current_config,
+        move_s=problem.move_s,
+        weight=problem.column("tardiness_weight"),
+        slack_s=problem.slack_s,
+        penalty=objective.postponing(problem),
+        moving=objective.moving(problem),
+        priced_s=problem.priced_s,
+        priced_move_s=problem.priced_move_s,
         gpus_min=problem.snapshot.jobs.columns.counts["gpus_min"][problem.rows],
         alike=_alike(problem),
-        config_class=problem.config_class, config_gpus=problem.config_gpus, cost=problem.cost,
-        power=problem.power, node_class=problem.node_class, free=problem.gpus, used=problem.busy,
-        first=lists.first, after=lists.after, before=lists.before,
-        demand=problem.demand, capacity=problem.capacity,
-        watts=problem.watts, whole=int(objective.whole),
-    )  # fmt: skip
+        config_class=problem.config_class,
+        config_gpus=problem.config_gpus,
+        cost=problem.cost,
+        power=problem.power,
+        node_class=problem.node_class,
+        free=problem.gpus,
+        used=problem.busy,
+        first=lists.first,
+        after=lists.after,
+        before=lists.before,
+        demand=problem.demand,
+        capacity=problem.capacity,
+        watts=problem.watts,
+        whole=int(objective.whole),
+    )
 
 
 def _alike(problem: Problem) -> Ints:
@@ -55,10 +74,10 @@ def _alike(problem: Problem) -> Ints:
 class Preferences:
     """Configurations of every job in ANDREAS' order of preference.
 
-    `order` int64[E, K]: first D*, the `due_count[j]` configurations that meet the due date, by
-    rising energy cost t * c; then the others by rising time, impossible ones last. `chance`
-    float64[E, 2]: cumulative probability of the first two of at most three in D*, which are drawn
-    in inverse proportion to their cost.
+    `order` int64[E, K]: first the configurations that meet the due date (the paper's D*), by rising
+    energy cost t * c; then the others by rising time, impossible ones last. `due_count` int64[E]:
+    the size of D*. `chance` float64[E, TOP - 1]: mode paper draws among the first TOP of D* in
+    inverse proportion to their cost; these are cumulative probabilities.
     """
 
     order: Ints
@@ -90,7 +109,7 @@ def preferences_of(problem: Problem, hysteresis: float = 0.0) -> Preferences:
 
 
 def _chances(costs: Floats, order: Ints, due_count: Ints) -> Floats:
-    """float64[E, TOP - 1]: cumulative probability of the cheapest configurations in time."""
+    """float64[E, TOP - 1]: `Preferences.chance`."""
     cheapest = np.take_along_axis(costs, order[:, :TOP], axis=1)
     in_time = np.arange(cheapest.shape[1])[None, :] < due_count[:, None]
     inverse = 1.0 / np.maximum(np.where(in_time, cheapest, 1.0), TINY)
@@ -103,9 +122,10 @@ def _chances(costs: Floats, order: Ints, due_count: Ints) -> Floats:
 
 
 class _NodeLists(NamedTuple):
-    """Doubly linked lists of nodes by class and free GPUs, NONE at an end.
+    """Doubly linked lists of nodes, one for each class and number of free GPUs.
 
-    `first` int64[C, G + 1]: head of each; `after`, `before` int64[N]: neighbours of each node.
+    `first` int64[C, G + 1]: head of each list; `after`, `before` int64[N]: neighbours of each node.
+    NONE where there is none.
     """
 
     first: Ints
@@ -114,14 +134,17 @@ class _NodeLists(NamedTuple):
 
 
 def _lists_of_nodes(problem: Problem) -> _NodeLists:
-    """Return the kernel's lists of nodes, those with the fewest GPUs of running jobs first."""
-    # 1. GPUs that the jobs decided on use on each node.
+    """Return the lists of nodes, those first on which running jobs have the fewest GPUs.
+
+    So new jobs go to empty nodes, and running ones can stay.
+    """
+    # 1. GPUs that running jobs, among those to decide on, use on each node.
     used_gpus = np.zeros(len(problem.nodes), dtype=np.int64)
     running = problem.running
     gpus = problem.config_gpus[problem.current_config[running]]
     np.add.at(used_gpus, problem.current_node[running], gpus)
 
-    # 2. Each node is put before the head of its list, so the fullest goes first.
+    # 2. Each node is put before the head of its list, so the fullest node is put first.
     first = np.full(problem.cost.shape, NONE, dtype=np.int64)
     after = np.full(len(problem.nodes), NONE, dtype=np.int64)
     before = np.full(len(problem.nodes), NONE, dtype=np.int64)
@@ -136,17 +159,21 @@ def _lists_of_nodes(problem: Problem) -> _NodeLists:
 
 
 def least_gpus_of_rest(problem: Problem, orders: Ints) -> Ints:
-    """int64[S, C, E + 1]: fewest GPUs on a class that fit any job from a place of an order on."""
+    """int64[S, C, E + 1]: fewest GPUs that any of the remaining jobs can use on a class.
+
+    Remaining are the jobs of an order from a position on; without any it is one GPU more than any
+    node has. `orders` int64[S, E].
+    """
     classes, too_many = problem.cost.shape
     jobs = len(problem.rows)
 
-    # 1. By class and job.
+    # 1. The fewest GPUs by class and job.
     by_job = np.full((classes, jobs), too_many, dtype=np.int64)
     for (node_class, gpus), feasible in zip(problem.config_number, problem.feasible.T, strict=True):
         fewer = np.minimum(by_job[node_class], gpus)
         by_job[node_class] = np.where(feasible, fewer, by_job[node_class])
 
-    # 2. The least of each place and all later ones: a running minimum from the end.
+    # 2. The least of each position and all later ones: a running minimum from the end.
     least = np.full((len(orders), classes, jobs + 1), too_many, dtype=np.int64)
     for number, order in enumerate(orders):
         from_the_end = np.minimum.accumulate(by_job[:, order[::-1]], axis=1)

@@ -73,12 +73,18 @@ class Exact:
 
     @property
     def f(self) -> Objective:
-        whole = self.objective == "whole"
-        return Objective(self.rho, whole, self.hysteresis if whole else 0.0, self.pricing == "own")
+        """The objective that the model minimises."""
+        is_whole = self.objective == "whole"
+        return Objective(
+            self.rho,
+            whole=is_whole,
+            hysteresis=self.hysteresis if is_whole else 0.0,
+            own_gpus=self.pricing == "own",
+        )
 
     def solve(self, problem: Problem) -> Solved:
         """Minimise f. Raises PolicyError: too large, or no solution within the budget."""
-        # the solver's library is large, and lists of policies need none of it
+        # Imported here because the solver's library is large, and lists of policies do without.
         from policies.andreas.exact_model import Data, solve
 
         data = Data.of(problem, self.f)
@@ -91,12 +97,17 @@ class Exact:
                 f"{size}, more than most_seats ({self.most_seats}): choose randomized_greedy for a"
                 " cluster of this size"
             )
-        matching, seed = self.opening == "matching", problem.snapshot.seed
-        return solve(data, matching=matching, budget=self.budget, seed=seed)
+        return solve(
+            data,
+            matching=self.opening == "matching",
+            budget=self.budget,
+            seed=problem.snapshot.seed,
+        )
 
     def _message(self, problem: Problem, solved: Solved) -> str:
-        whole, used = self.objective == "whole", self.pricing == "used"
-        counted = "energy of whole runs" if whole else "energy until each node's first end"
-        priced = "the node's GPUs in use" if used else "each job's own GPUs"
-        opened = f"{solved.open_nodes} of {len(problem.nodes)} nodes open"
-        return f"{counted}, priced at {priced}; {opened}"
+        """Return the plan's message: which costs were counted, and how many nodes are open."""
+        is_whole = self.objective == "whole"
+        energy = "energy of whole runs" if is_whole else "energy until each node's first end"
+        gpus = "the node's GPUs in use" if self.pricing == "used" else "each job's own GPUs"
+        nodes = f"{solved.open_nodes} of {len(problem.nodes)} nodes open"
+        return f"{energy}, priced at {gpus}; {nodes}"

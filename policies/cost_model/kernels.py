@@ -11,13 +11,14 @@ NONE = -1
 """No node, or no configuration."""
 
 SLACK = 1e-9
+"""Amount of a resource, watts or cost that counts as a rounding error."""
 
 
 @compiled
-def copy(of: Any, to: Any) -> None:
+def copy(source: Any, target: Any) -> None:
     """Copy an array element by element: whole-array assignment takes seconds to compile."""
-    for i in range(of.size):
-        to.flat[i] = of.flat[i]
+    for i in range(source.size):
+        target.flat[i] = source.flat[i]
 
 
 @compiled
@@ -38,17 +39,35 @@ def nonzero_seed(seed: int) -> int:
 
 @compiled
 def extra_watts(power: Floats, c: int, busy: int, gpus: int) -> float:
-    """Extra watts of `gpus` more GPUs on a node of class c with `busy` in use."""
-    return float(power[c, busy + gpus] - (power[c, busy] if busy > 0 else 0.0))
+    """Return the extra watts of `gpus` more GPUs on a node of class c with `busy` in use.
+
+    `power` float64[C, G + 1]: watts of a node of each class by its GPUs in use. A node without any
+    counts as switched off.
+    """
+    watts_before = power[c, busy] if busy > 0 else 0.0
+    return float(power[c, busy + gpus] - watts_before)
 
 
 @compiled
 def fits(
-    demand: Floats, capacity: Floats, power: Floats, busy: Ints, watts: float, j: int, n: int,
-    c: int, gpus: int,
-) -> bool:  # fmt: skip
-    """Return True if node n, which has the GPUs, also has the resources and the watts for job j."""
+    demand: Floats,
+    capacity: Floats,
+    power: Floats,
+    busy: Ints,
+    watts: float,
+    j: int,
+    n: int,
+    c: int,
+    gpus: int,
+) -> bool:
+    """Return True if node n of class c has the scarce resources and the watts for job j.
+
+    It is known to have `gpus` GPUs free. `demand` float64[E, R], `capacity` float64[N, R]: of
+    scarce resources; `busy` int64[N]: GPUs in use; `watts`: left under the power cap, inf without.
+    """
     for r in range(demand.shape[1]):
         if demand[j, r] > capacity[n, r] + SLACK:
             return False
-    return bool(watts == np.inf or extra_watts(power, c, busy[n], gpus) <= watts + SLACK)
+    if watts == np.inf:
+        return True
+    return bool(extra_watts(power, c, busy[n], gpus) <= watts + SLACK)

@@ -1,4 +1,4 @@
-"""Gangs among jobs of one GPU: their part of the GPUs, and the reserved node."""
+"""AlloX's plan in the making, and its gangs: their part of the GPUs, and the reserved node."""
 
 from collections import Counter
 from math import inf
@@ -9,7 +9,7 @@ from policies.gavel.runnable_jobs import RunnableJobs, Seat
 from policies.placement.free_capacity import Group
 from policies.placement.from_snapshot import remaining_s
 from policies.placement.gangs_over_nodes import place_gangs_over_nodes
-from policies.placement.layout import DEVICES, Allocation, NodeSet, Part, members
+from policies.placement.layout import DEVICES, Allocation, DeviceSet, NodeSet, Part, members
 from policies.placement.plan_builder import PlanBuilder
 
 WHOLE = 1.0
@@ -19,7 +19,8 @@ WHOLE = 1.0
 class Draft:
     """Plan of jobs on one node each; devices are chosen when it is complete.
 
-    So jobs that go on keep their devices. `placed`: by row; `seats`: of jobs on whole devices.
+    So jobs that go on keep their devices. `placed`: by row. `seats`: by row, where jobs run now on
+    whole devices. `state`: what the jobs placed so far leave.
     """
 
     def __init__(self, snapshot: Snapshot, *, never_touch: bool) -> None:
@@ -58,7 +59,8 @@ class Draft:
         return True
 
     def build(self, policy: str, value: float) -> Plan:
-        """Return the plan, with devices for all: first for those that go on."""
+        """Return the plan; its objective is `value`."""
+        # 1. Jobs that go on first, while their devices are free.
         going_on: list[int] = []
         others: list[int] = []
         for row, (request, parts) in self.placed.items():
@@ -66,11 +68,15 @@ class Draft:
                 going_on.append(row)
             else:
                 others.append(row)
+
+        # 2. The devices of each, those first that it has now.
         for row in (*going_on, *others):
             request, parts = self.placed[row]
             node = parts[0].node
+            own: DeviceSet = 0
             seat = self.jobs.seats.get(row)
-            own = seat.devices if seat is not None and seat.node == node else 0
+            if seat is not None and seat.node == node:
+                own = seat.devices
             devices = self.plan.state.devices(request, node, 1, own)
             allocation = Allocation(request, (Part(node, 1, devices),))
             self.plan.place(row, allocation, self.time_s(row, request.gpus, node))
@@ -78,18 +84,23 @@ class Draft:
 
 
 def _fullest_first(group: Group) -> tuple[float, ...]:
-    """Return the order of nodes: those in use first, then by free capacity."""
-    return group.free == group.of_class.capacity, *group.free
+    """Return the sort key of nodes: those in use first, then those with little free capacity."""
+    is_empty = group.free == group.of_class.capacity
+    return is_empty, *group.free
 
 
 class Gangs:
     """Gangs of a plan, placed before its other jobs on their part of the GPUs.
 
-    `singles`: jobs that run on one GPU; `order`: gangs to be placed, running ones first. By node:
-    `ends_s`: seconds until its taken devices come free (inf: unknown); `ready_s`: seconds, rising,
-    until each device is there for the next gang, after those that wait for it; `singles_on`: jobs
-    of one GPU that run there. `closed`: the node that is reserved for a gang, which starts there in
-    `starts_s`. `in_use`: GPUs of gangs. `part`: GPUs that gangs have at most, unless none has any.
+    `singles`: rows of jobs that can run on one GPU. `queue`: rows of gangs not yet looked at,
+    running ones first. `in_use`: GPUs of placed gangs. `part`: most GPUs for gangs; one gang may
+    exceed it.
+
+    By node: `ends_s`: seconds until each of its taken devices comes free (inf: unknown). `ready_s`:
+    seconds, rising, until each device is there for the next gang, after those that wait for it.
+    `singles_on`: number of jobs of one GPU that run there now.
+
+    `closed`: the node that is reserved for a gang, which starts there in `starts_s` seconds.
     """
 
     def __init__(self, draft: Draft, *, closes_node: bool) -> None:
@@ -101,10 +112,10 @@ class Gangs:
         self.closed: NodeSet = 0
         self.starts_s = inf
 
-        # 1. Jobs of one GPU, and gangs by arrival, running ones first.
+        # 1. Jobs of one GPU; gangs by arrival, running ones first.
         self.singles = [row for row, least in jobs.least.items() if least == 1]
         gangs = [row for row, least in jobs.least.items() if least > 1]
-        self.order = sorted(gangs, key=lambda row: (row not in draft.seats, jobs.arrival_s[row]))
+        self.queue = sorted(gangs, key=lambda row: (row not in draft.seats, jobs.arrival_s[row]))
         running = [draft.seats[row].node for row in self.singles if row in draft.seats]
         self.singles_on = Counter(running)
 
@@ -131,17 +142,17 @@ class Gangs:
         wanted = max(wanted_by_gangs + wanted_by_singles, 1)
         self.part = (all_gpus * wanted_by_gangs + wanted - 1) // wanted
 
-    def place(self) -> None:
-        """Place running ones, then the others by arrival, each where it ends soonest.
+    def start(self) -> None:
+        """Let running gangs go on and start the others by arrival, each where it ends soonest.
 
-        The first that would exceed their part ends this: overtaken, it might wait for ever.
+        The first that would exceed the gangs' part ends this: overtaken, it might wait for ever.
         """
-        while self.order and not (self.in_use and self._exceeds(self.order[0])):
-            self._next()
+        while self.queue and not (self.in_use and self._exceeds(self.queue[0])):
+            self._place_next()
 
     def fill(self) -> None:
-        """Let gangs have leftover GPUs, up to the first that does not fit."""
-        while self.order and self._next():
+        """Start gangs on GPUs that are left over, up to the first gang that does not fit."""
+        while self.queue and self._place_next():
             pass
 
     def _exceeds(self, row: int) -> bool:
@@ -149,9 +160,9 @@ class Gangs:
         more = self.in_use + self.draft.jobs.least[row]
         return row not in self.draft.seats and more > self.part
 
-    def _next(self) -> bool:
+    def _place_next(self) -> bool:
         """Place the next gang, where it runs if possible; return if it was placed."""
-        row = self.order.pop(0)
+        row = self.queue.pop(0)
         seat = self.draft.seats.get(row)
         if seat is not None and self._take(row, seat.gpus, seat.node):
             return True

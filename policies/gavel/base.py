@@ -1,9 +1,10 @@
 """Base of Gavel's policies: their forms, and the way to a plan.
 
 In the heterogeneity-agnostic form (section 4.1) all GPUs that a job may use look alike. A class has
-one column, the pool of all GPUs of the types on which it runs; its time and throughput are spread
-over these types as N_j. Pools overlap where types do; whatever fits the pools fits the types. Pairs
-have the pools of the types on which both their jobs run together.
+one column, its pool: all GPUs of the types on which it runs. Its time and throughput there are
+spread over these types in proportion to their GPUs N_j. Pools of classes that run on some of the
+same types overlap; shares that fit the pools fit the types. The pool of a pair is that of the types
+on which both its jobs run together.
 """
 
 from abc import ABC, abstractmethod
@@ -24,16 +25,16 @@ from policies.gavel.rounds.share_round import ShareRule, plan_of
 
 Divided = TypeVar("Divided", bound=Shares)
 
-WITHOUT_COLUMNS = "types", "gpus", "count", "scale", "weight", "entity", "pairs"
+FIELDS_WITHOUT_COLUMNS = ("types", "gpus", "count", "scale", "weight", "entity", "pairs")
 """Fields of a problem that do not depend on its columns."""
 
 
 @dataclass(frozen=True)
 class Pools(AllocationProblem):
-    """Problem `whole` with pools for columns; its `column_type` means nothing.
+    """Problem `whole` with G pools for columns; its `column_type` means nothing.
 
-    `part` float64[T, G]: of a pool's time on each type. `class_columns` int64[M, T], `pair_columns`
-    int64[P, T]: columns of `whole` in which a class or pair runs on each type.
+    `part` float64[T, G]: the part of a pool's time on each type. `class_columns` int64[M, T],
+    `pair_columns` int64[P, T]: column of `whole` in which a class or pair runs on each type, or -1.
     """
 
     whole: AllocationProblem
@@ -64,63 +65,89 @@ def agnostic(policy: Callable[[AllocationProblem], Divided], problem: Allocation
 
 
 def pooled(problem: AllocationProblem) -> Pools:
-    """The problem of a policy to which GPUs look alike."""
+    """Return the problem of a policy to which GPUs look alike."""
+    # 1. The pools of classes and pairs.
     class_columns = problem.usual_columns(problem.rates > 0.0)
     pair_columns = problem.usual_columns(np.all(problem.pair_rates > 0.0, axis=2))
-    part, pool_of = _pools(np.concatenate([class_columns, pair_columns]) >= 0, problem.gpus)
-    alone, beside = pool_of[: len(problem.rates)], pool_of[len(problem.rates) :]
-    rates = np.zeros((len(alone), part.shape[1]))
-    pair_rates = np.zeros((len(beside), part.shape[1], 2))
-    rates[np.arange(len(alone)), alone] = _mean(problem.rates, class_columns, part[:, alone])
+    is_usable = np.concatenate([class_columns, pair_columns]) >= 0
+    part, pool = _distinct_pools(is_usable, problem.gpus)
+    class_pool = pool[: len(problem.rates)]
+    pair_pool = pool[len(problem.rates) :]
+
+    # 2. Steps/s there; each class and pair has only its own pool.
+    classes = np.arange(len(class_pool))
+    rates = np.zeros((len(class_pool), part.shape[1]))
+    rates[classes, class_pool] = _mean_rates(problem.rates, class_columns, part[:, class_pool])
+    pairs = np.arange(len(pair_pool))
+    pair_rates = np.zeros((len(pair_pool), part.shape[1], 2))
     for side in (0, 1):
-        pair_rates[np.arange(len(beside)), beside, side] = _mean(
-            problem.pair_rates[..., side], pair_columns, part[:, beside]
+        side_rates = problem.pair_rates[..., side]
+        pair_rates[pairs, pair_pool, side] = _mean_rates(
+            side_rates, pair_columns, part[:, pair_pool]
         )
-    columns = tuple([Column(f"pool {g}") for g in range(part.shape[1])])
-    kept = {name: getattr(problem, name) for name in WITHOUT_COLUMNS}
+
+    columns = tuple([Column(f"pool {number}") for number in range(part.shape[1])])
     return Pools(
-        **kept, columns=columns, column_type=np.zeros(len(columns), dtype=np.int64), rates=rates,
-        pair_rates=pair_rates, whole=problem, part=part, class_columns=class_columns,
+        **{name: getattr(problem, name) for name in FIELDS_WITHOUT_COLUMNS},
+        columns=columns,
+        column_type=np.zeros(len(columns), dtype=np.int64),
+        rates=rates,
+        pair_rates=pair_rates,
+        whole=problem,
+        part=part,
+        class_columns=class_columns,
         pair_columns=pair_columns,
-    )  # fmt: skip
+    )
 
 
 def spread(shares: Divided, pools: Pools) -> Divided:
-    """Shares of pools as shares of columns: over the types of each pool as N_j."""
-    size = len(pools.whole.columns)
-    alone = _scattered(shares.alone @ pools.part.T, pools.class_columns, size)
-    paired = _scattered(shares.paired @ pools.part.T, pools.pair_columns, size)
+    """Return shares of pools as shares of columns, spread over the types of each pool."""
+    columns = len(pools.whole.columns)
+    alone = _time_on_columns(shares.alone @ pools.part.T, pools.class_columns, columns)
+    paired = _time_on_columns(shares.paired @ pools.part.T, pools.pair_columns, columns)
     return replace(shares, alone=alone, paired=paired)
 
 
-def _pools(usable: Bools, gpus: Floats) -> tuple[Floats, Ints]:
-    """(part float64[T, G], pool int64[R]): distinct rows of bool[R, T], and each row's."""
-    there = usable & (gpus > 0.0)
-    _, first, pool_of = np.unique(
-        there @ (1 << np.arange(len(gpus))), return_index=True, return_inverse=True
-    )
-    taken = there[first].T * gpus[:, None]
-    total = taken.sum(axis=0)
-    return np.divide(taken, total, out=np.zeros(taken.shape), where=total > 0.0), pool_of
+def _distinct_pools(is_usable: Bools, gpus: Floats) -> tuple[Floats, Ints]:
+    """Return `Pools.part` float64[T, G], and int64[R]: the pool of each of R classes and pairs.
+
+    `is_usable` bool[R, T]: types on which they run. Equal rows have one pool.
+    """
+    is_usable = is_usable & (gpus > 0.0)
+    bit_set = is_usable @ (1 << np.arange(len(gpus)))
+    _, example, pool = np.unique(bit_set, return_index=True, return_inverse=True)
+    gpus_of_pool = is_usable[example].T * gpus[:, None]
+    total = gpus_of_pool.sum(axis=0)
+    part = np.divide(gpus_of_pool, total, out=np.zeros(gpus_of_pool.shape), where=total > 0.0)
+    return part, pool
 
 
-def _mean(rates: Floats, columns: Ints, part: Floats) -> Floats:
-    """float64[R]: steps/s of time spread over types as in `part` float64[T, R]."""
+def _mean_rates(rates: Floats, columns: Ints, part: Floats) -> Floats:
+    """float64[R]: steps/s of time spread over types as in `part` float64[T, R].
+
+    `rates` float64[R, C]; `columns` int64[R, T]: the column of each type, or -1.
+    """
     on_types = np.take_along_axis(rates, np.maximum(columns, 0), axis=1)
     mean: Floats = (on_types * part.T).sum(axis=1)
     return mean
 
 
-def _scattered(by_type: Floats, columns: Ints, size: int) -> Floats:
-    """Time of each row on each type, in the column that it has there."""
-    time = np.zeros((len(columns), size))
-    row, of_type = np.nonzero(columns >= 0)
-    time[row, columns[row, of_type]] = by_type[row, of_type]
+def _time_on_columns(time_on_types: Floats, columns: Ints, count: int) -> Floats:
+    """float64[R, C]: time float64[R, T] of each row on each type, in the column of the type.
+
+    `columns` int64[R, T], or -1; `count` is C.
+    """
+    time = np.zeros((len(columns), count))
+    row, gpu_type = np.nonzero(columns >= 0)
+    time[row, columns[row, gpu_type]] = time_on_types[row, gpu_type]
     return time
 
 
 Solver: TypeAlias = Callable[[AllocationProblem], Shares]
-"""Shares of a problem. What else it knows is by class or GPU type, so that it fits both forms."""
+"""Function from a problem to its shares.
+
+It may know more about the round by class or GPU type, but not by column, so that it fits all forms.
+"""
 
 Notes: TypeAlias = MutableMapping[str, Any]
 """Notes of a policy for the next round: plain data in the plan's memory."""
@@ -131,7 +158,7 @@ ONE_STEP = 1.0
 
 @dataclass(frozen=True, slots=True)
 class SharePolicy(ABC):
-    """Row of Gavel's table of policies: defines its shares in `_solver`.
+    """Policy of Gavel's table: a subclass defines its shares in `_solver`.
 
     `name` is its name in the registry. Decisions are those of `plan_of` in `rounds.share_round`.
     """
@@ -162,18 +189,23 @@ class SharePolicy(ABC):
 
     def __call__(self, snapshot: Snapshot) -> Plan:
         """Return the plan. Raises SolverFailedError where no shares can be had."""
-        memory, pairs, own = snapshot.memory, self.form == "sharing", repr(self)
-        notes: Notes = dict(memory.get("notes", {})) if memory.get("policy") == own else {}
+        # Notes of another policy, or of this one with other parameters, do not count.
+        memory_of = repr(self)
+        notes: Notes = {}
+        if snapshot.memory.get("policy") == memory_of:
+            notes = dict(snapshot.memory.get("notes", {}))
+
+        grouping = self._grouping(snapshot)
         rule = ShareRule(
             name=self.name,
-            memory_of=own,
+            memory_of=memory_of,
             allocate=partial(self._allocate, notes),
-            options=replace(self._grouping(snapshot), spread=self.spread, pairs=pairs),
+            options=replace(grouping, spread=self.spread, pairs=self.form == "sharing"),
             recompute_s=self.recompute_s,
             depend_on=self._depend_on(snapshot),
             fills=self._fills(),
         )
-        plan = plan_of(snapshot, rule)
+        plan = plan_of(snapshot, rule)  # makes the shares if needed, and so may write notes
         if not notes:
             return plan
         message = self._message(snapshot, notes)
@@ -181,10 +213,10 @@ class SharePolicy(ABC):
 
     @abstractmethod
     def _solver(self, observed: Observed, notes: Notes) -> Solver:
-        """Return the solver of the observed time; it may write notes."""
+        """Return the solver for this round; when it is called, it may write notes."""
 
     def _grouping(self, snapshot: Snapshot) -> GroupingOptions:
-        """Return what job classes distinguish, but for `spread` and `pairs`."""
+        """Return which properties of jobs make classes of their own, but for `spread`, `pairs`."""
         return GroupingOptions()
 
     def _depend_on(self, snapshot: Snapshot) -> str:
@@ -196,9 +228,11 @@ class SharePolicy(ABC):
         return True
 
     def _message(self, snapshot: Snapshot, notes: Notes) -> str:
+        """Return the plan's message by the policy's notes."""
         return ""
 
     def _allocate(self, notes: Notes, observed: Observed) -> Shares:
+        """Return the shares by the policy's solver, in its form."""
         solver = self._solver(observed, notes)
         if self.form == "agnostic":
             return agnostic(solver, observed.problem)
@@ -206,13 +240,13 @@ class SharePolicy(ABC):
 
 
 def steps_left(observed: Observed) -> Floats:
-    """float64[M]: steps left to each job, of problems in which every job is a class."""
+    """float64[M]: steps left to each job, at least 1, where every job is a class."""
     return np.maximum(observed.number("remaining_steps"), ONE_STEP)
 
 
 def queue_positions(observed: Observed) -> Ints:
     """int64[M]: position in the queue of each class of one job, by arrival, from 0."""
-    arrival = observed.number("arrival_s")
-    position = np.empty(len(arrival), dtype=np.int64)
-    position[np.argsort(arrival, kind="stable")] = np.arange(len(arrival))
+    arrival_s = observed.number("arrival_s")
+    position = np.empty(len(arrival_s), dtype=np.int64)
+    position[np.argsort(arrival_s, kind="stable")] = np.arange(len(arrival_s))
     return position

@@ -34,24 +34,43 @@ class FinishTimeFairness(SharePolicy):
         return GroupingOptions(jobs=True)
 
     def _solver(self, observed: Observed, notes: Notes) -> Solver:
-        steps, now_s = steps_left(observed), observed.snapshot.now_s
-        elapsed_s = np.maximum(now_s - observed.number("arrival_s"), 0.0)
+        steps = steps_left(observed)
+        elapsed_s = np.maximum(observed.snapshot.now_s - observed.number("arrival_s"), 0.0)
 
-        def shares(problem: AllocationProblem) -> Shares:
+        def solve(problem: AllocationProblem) -> Shares:
             isolated_s = _isolated_s(observed, notes, steps, isolated_rates(problem))
             times = Times(steps, elapsed_s, isolated_s)
             return finish_time_fairness(problem, times, fill=self.fill)
 
-        return shares
+        return solve
 
 
 def _isolated_s(observed: Observed, notes: Notes, steps: Floats, rates: Floats) -> Floats:
-    """float64[M]: t_iso_m up to now; notes by job: it, steps left, throughput(m, X_isolated)."""
-    known, ids = notes.get("isolated", {}), observed.classes.keys
-    new = zip(ids, observed.number("total_steps").tolist(), rates.tolist(), strict=True)
-    before = [known.get(job, (0.0, *of_job)) for job, *of_job in new]
-    passed_s, left, rate = (np.array([of[i] for of in before], dtype=np.float64) for i in range(3))
-    isolated_s: Floats = passed_s + np.maximum(left - steps, 0.0) / rate
-    noted = zip(isolated_s.tolist(), steps.tolist(), rates.tolist(), strict=True)
-    notes["isolated"] = dict(zip(ids, map(list, noted), strict=True))
-    return isolated_s
+    """float64[M]: t_iso_m, the time of the steps done so far with 1/n of the cluster.
+
+    `steps`: left now; `rates`: throughput(m, X_isolated) now. The notes keep all three by job:
+    steps since then count at the rate of then.
+    """
+    # 1. The three as noted; a new job has done no steps.
+    jobs = observed.classes.keys
+    noted = notes.get("isolated", {})
+    total_steps = observed.number("total_steps").tolist()
+    before_s: list[float] = []
+    steps_before: list[float] = []
+    rates_before: list[float] = []
+    for m, job in enumerate(jobs):
+        isolated_s, steps_then, rate_then = noted.get(job, (0.0, total_steps[m], float(rates[m])))
+        before_s.append(isolated_s)
+        steps_before.append(steps_then)
+        rates_before.append(rate_then)
+
+    # 2. Add the steps done since.
+    steps_done = np.maximum(np.array(steps_before, dtype=np.float64) - steps, 0.0)
+    done_s = steps_done / np.array(rates_before, dtype=np.float64)
+    now_s: Floats = np.array(before_s, dtype=np.float64) + done_s
+
+    # 3. Note the three of now.
+    notes["isolated"] = {}
+    for m, job in enumerate(jobs):
+        notes["isolated"][job] = [float(now_s[m]), float(steps[m]), float(rates[m])]
+    return now_s

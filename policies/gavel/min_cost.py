@@ -60,53 +60,68 @@ class MinCost(SharePolicy):
         return GroupingOptions(jobs=self.slos)
 
     def _depend_on(self, snapshot: Snapshot) -> str:
-        return repr(prices(snapshot))
+        return repr(price_of_types(snapshot))
 
     def _fills(self) -> bool:
         return self.fill
 
     def _solver(self, observed: Observed, notes: Notes) -> Solver:
-        priced = prices(observed.snapshot)
         types = observed.problem.types
-        cost = np.array([priced.get(name, max(priced.values(), default=1.0)) for name in types])
+        price_of = price_of_types(observed.snapshot)
+        dearest = max(price_of.values(), default=1.0)
+        cost = np.array([price_of.get(name, dearest) for name in types])
 
-        def shares(problem: AllocationProblem) -> CostShares:
-            found = self._shares(observed, problem, cost)
-            told = {
-                "unpriced": [name for name in types if name not in priced],
-                "dropped": [observed.classes.keys[m] for m in found.dropped],
-            }
+        def solve(problem: AllocationProblem) -> CostShares:
+            shares = self._shares(observed, problem, cost)
             notes.clear()
-            notes.update({name: of for name, of in told.items() if of})
-            return found
+            unpriced = [name for name in types if name not in price_of]
+            if unpriced:
+                notes["unpriced"] = unpriced
+            if shares.dropped:
+                notes["dropped"] = [observed.classes.keys[m] for m in shares.dropped]
+            return shares
 
-        return shares
+        return solve
 
     def _shares(self, observed: Observed, problem: AllocationProblem, cost: Floats) -> CostShares:
+        """Return the shares of least cost, with SLOs a round early if all can be met so."""
         form = CostForm(self.objective)
         if not self.slos:
             return min_cost(problem, cost, floor=self.floor, form=form)
-        steps, left_s = steps_left(observed), _left_s(observed)
+
+        # 1. Aim a round early, but not earlier than a job can end where it is fastest.
+        steps = steps_left(observed)
+        left_s = _left_s(observed)
         soonest_s = steps * inverse(problem.fastest_rates)
         early_s = np.maximum(left_s - observed.snapshot.round_s, np.minimum(left_s, soonest_s))
-        found = min_cost(problem, cost, floor=self.floor, form=form, slos=Slos(steps, early_s))
-        if not found.dropped:
-            return found
+        shares = min_cost(problem, cost, floor=self.floor, form=form, slos=Slos(steps, early_s))
+        if not shares.dropped:
+            return shares
+
+        # 2. Some cannot be met so: aim at the SLOs themselves.
         return min_cost(problem, cost, floor=self.floor, form=form, slos=Slos(steps, left_s))
 
     def _message(self, snapshot: Snapshot, notes: Notes) -> str:
-        told = []
-        if unpriced := notes.get("unpriced"):
-            told.append(f"no price per hour for {', '.join(unpriced)}: counted as the dearest")
-        if dropped := [job for job in notes.get("dropped", ()) if job in snapshot.jobs.position]:
-            more = f" and {len(dropped) - MOST_NAMED} more" if len(dropped) > MOST_NAMED else ""
-            told.append(f"SLOs that can no longer be met: {', '.join(dropped[:MOST_NAMED])}{more}")
-        return "; ".join(told)
+        sentences = []
+        unpriced = notes.get("unpriced")
+        if unpriced:
+            sentences.append(f"no price per hour for {', '.join(unpriced)}: counted as the dearest")
+        dropped = [job for job in notes.get("dropped", ()) if job in snapshot.jobs.position]
+        if dropped:
+            names = ", ".join(dropped[:MOST_NAMED])
+            if len(dropped) > MOST_NAMED:
+                names += f" and {len(dropped) - MOST_NAMED} more"
+            sentences.append(f"SLOs that can no longer be met: {names}")
+        return "; ".join(sentences)
 
 
-def prices(snapshot: Snapshot) -> Mapping[str, float]:
-    """Price of a GPU hour, by the types that have one."""
-    return {of.name: of.price_per_hour for of in snapshot.gpu_types if of.price_per_hour > 0.0}
+def price_of_types(snapshot: Snapshot) -> Mapping[str, float]:
+    """Return the price of a GPU hour by GPU type, of types that have one."""
+    price_of: dict[str, float] = {}
+    for gpu_type in snapshot.gpu_types:
+        if gpu_type.price_per_hour > 0.0:
+            price_of[gpu_type.name] = gpu_type.price_per_hour
+    return price_of
 
 
 def _left_s(observed: Observed) -> Floats:

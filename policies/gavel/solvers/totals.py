@@ -25,7 +25,7 @@ def best_total(problem: AllocationProblem, value: Floats) -> Shares:
 
 
 def first_in_first_out(problem: AllocationProblem, position: Ints) -> Shares:
-    """Maximise sum_m throughput(m, X) / throughput(m, X_fastest) * (M - place_m).
+    """Maximise sum_m throughput(m, X) / throughput(m, X_fastest) * (M - position_m).
 
     `position` int64[M]: of a class's jobs in the queue, from 0; M is the number of all jobs. Raises
     SolverFailedError.
@@ -39,9 +39,13 @@ def shortest_job_first(problem: AllocationProblem, steps: Floats) -> Shares:
     `steps` float64[M] left to each job of a class; the objective is the sum of the queue. Jobs that
     can run nowhere come last. Raises SolverFailedError.
     """
-    soonest = np.where(problem.fastest_rates > 0.0, steps * inverse(problem.fastest_rates), inf)
+    # 1. Positions in the queue.
+    can_run = problem.fastest_rates > 0.0
+    soonest_s = np.where(can_run, steps * inverse(problem.fastest_rates), inf)
     position = np.empty(len(steps), dtype=np.int64)
-    position[np.argsort(soonest, kind="stable")] = np.arange(len(steps))
+    position[np.argsort(soonest_s, kind="stable")] = np.arange(len(steps))
+
+    # 2. The most for the first job; then, with that, the most for the queue.
     program = Program(problem)
     if not program.variables.size:
         return idle(problem)
@@ -54,5 +58,6 @@ def shortest_job_first(problem: AllocationProblem, steps: Floats) -> Shares:
 
 
 def _queue_value(problem: AllocationProblem, position: Ints) -> Floats:
-    ahead: Floats = (problem.count.sum() - position) * inverse(problem.fastest_rates)
-    return ahead
+    """float64[M]: worth of a job's throughput, higher the earlier its position in the queue."""
+    value: Floats = (problem.count.sum() - position) * inverse(problem.fastest_rates)
+    return value

@@ -59,5 +59,5 @@ def test_the_job_that_has_received_least_comes_first_and_others_move_only_after_
         return had + patience, moves, job.arrival_s, row
 
     received = {job: {TYPES[column]: s} for job, s in credit.items()}
-    queue = ClassQueues(observed, received, current).of(0, column, {1})
+    queue = ClassQueues(observed, received, current).waiting(0, column, {1})
     assert queue[::-1] == sorted(set(range(len(snapshot.jobs))) - {1}, key=key)

@@ -160,7 +160,9 @@ def test_times_rounded_to_doubles_are_no_trouble_for_a_job_that_needs_next_to_no
     times = Times(np.array([1e3, 1e2, 1e6]), np.array([1e6, 10.0, 0.0]), np.array([1.0, 1e4, 1.0]))
     exact = finish_time_fairness(problem, times, fill=fill).objective
     monkeypatch.setattr(
-        Program, "values", property(lambda p: np.maximum(np.array(p._read.col_value) - 2e-13, 0.0))
+        Program,
+        "values",
+        property(lambda p: np.maximum(np.array(p._solution.col_value) - 2e-13, 0.0)),
     )
     assert finish_time_fairness(problem, times, fill=fill).objective == pytest.approx(
         exact, rel=1e-6

@@ -57,7 +57,7 @@ def test_a_place_is_used_once_for_each_gpu_and_none_is_skipped(
     jobs: int, gpus: int, seed: int
 ) -> None:
     times_s = np.random.default_rng(seed).uniform(1.0, 9.0, (jobs, 1))
-    place = match(times_s, Machines(np.array([gpus]), np.zeros(1))).place
+    place = match(times_s, Machines(np.array([gpus]), np.zeros(1))).from_end
     used = [int(np.count_nonzero(place == k)) for k in range(1, int(place.max()) + 1)]
     assert used[:-1] == [gpus] * (len(used) - 1)
     assert 1 <= used[-1] <= gpus
@@ -73,7 +73,7 @@ def test_long_queues_are_as_deep_as_they_need_to_be() -> None:
 
 
 def test_of_equal_jobs_the_first_runs_first() -> None:
-    assert match(np.full((4, 1), 7.0), Machines(np.array([1]), np.zeros(1))).place.tolist() == [
+    assert match(np.full((4, 1), 7.0), Machines(np.array([1]), np.zeros(1))).from_end.tolist() == [
         4,
         3,
         2,
