@@ -74,40 +74,58 @@ def parameter(
     maximum: float | None = None,
     choices: Sequence[str] | None = None,
 ) -> Any:
-    """Field of a policy: default, meaning, and inclusive range or choices."""
-    limits = {"minimum": minimum, "maximum": maximum, "enum": list(choices) if choices else None}
-    metadata = {"description": meaning, **{k: v for k, v in limits.items() if v is not None}}
+    """Return a dataclass field for a parameter: default, meaning, inclusive range or choices.
+
+    Its metadata are keywords of JSON Schema.
+    """
+    metadata: dict[str, Any] = {"description": meaning}
+    if minimum is not None:
+        metadata["minimum"] = minimum
+    if maximum is not None:
+        metadata["maximum"] = maximum
+    if choices:
+        metadata["enum"] = list(choices)
     return field(default=default, metadata=metadata)
 
 
 def fraction(default: float, meaning: str) -> Any:
-    """Field of a policy from 0 to 1."""
+    """Return a dataclass field for a parameter from 0 to 1."""
     return parameter(default, meaning, minimum=0.0, maximum=1.0)
 
 
+def _parameters(policy: type) -> list[Field[Any]]:
+    """Return the dataclass fields that are parameters."""
+    return [each for each in fields(policy) if each.metadata]
+
+
 def parameters_schema(policy: type) -> dict[str, Any]:
-    """JSON Schema (draft 2020-12) of the parameters of a policy class."""
-    properties = {
-        f.name: {"type": _json_type(f), "default": f.default, **f.metadata} for f in _fields(policy)
-    }
+    """Return the JSON Schema (draft 2020-12) of the parameters of a policy class.
+
+    TypeError for a parameter without a default of a type of JSON.
+    """
+    properties: dict[str, Any] = {}
+    for each in _parameters(policy):
+        json_type = _json_type(each)
+        properties[each.name] = {"type": json_type, "default": each.default, **each.metadata}
+    documentation = (policy.__doc__ or "").strip()
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": policy.__name__,
-        "description": ((policy.__doc__ or "").strip().splitlines() or [""])[0],
+        "description": documentation.splitlines()[0] if documentation else "",
         "type": "object",
         "properties": properties,
         "additionalProperties": False,
     }
 
 
-def _json_type(of: Field[Any]) -> str:
-    """JSON type of a parameter; TypeError without a default of such a type."""
-    if type(of.default) not in JSON_TYPES:
-        raise TypeError(
-            f"{of.name}: its default must be one of {', '.join(t.__name__ for t in JSON_TYPES)},"
-            f" not {of.default!r:.80}"
-        )
-    return JSON_TYPES[type(of.default)]
+def _json_type(definition: Field[Any]) -> str:
+    """Return the JSON type of a parameter, by its default. TypeError if it has none."""
+    default_type = type(definition.default)
+    if default_type not in JSON_TYPES:
+        types = ", ".join(known.__name__ for known in JSON_TYPES)
+        found = f"{definition.default!r:.80}"
+        raise TypeError(f"{definition.name}: its default must be one of {types}, not {found}")
+    return JSON_TYPES[default_type]
 
 
 def checked(policy: type, given: Mapping[str, object]) -> dict[str, Any]:
@@ -116,29 +134,31 @@ def checked(policy: type, given: Mapping[str, object]) -> dict[str, Any]:
     Parameters that the policy had in an earlier release (`retired_parameters`) are left out:
     clusters and studies that have them stored go on.
     """
-    known = {f.name: f for f in _fields(policy)}
+    definitions = {each.name: each for each in _parameters(policy)}
     retired: frozenset[str] = getattr(policy, "retired_parameters", frozenset())
-    given = {name: value for name, value in given.items() if name not in retired}
-    for name in given:
-        if name not in known:
-            raise PolicyParameterError(
-                f"{name}: no such parameter; known are: {', '.join(known) or 'none'}"
-            )
-    return {name: _value(known[name], value) for name, value in given.items()}
+    values = {name: value for name, value in given.items() if name not in retired}
+    for name in values:
+        if name not in definitions:
+            known = ", ".join(definitions) or "none"
+            raise PolicyParameterError(f"{name}: no such parameter; known are: {known}")
+    return {name: _checked_value(definitions[name], value) for name, value in values.items()}
 
 
-def _fields(policy: type) -> list[Field[Any]]:
-    return [f for f in fields(policy) if f.metadata]
+def _checked_value(definition: Field[Any], value: object) -> Any:
+    """Return a value that has the type of the parameter's default and is within its limits.
 
-
-def _value(of: Field[Any], value: object) -> Any:
-    kind = type(of.default)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+    A whole number may be given for a float.
+    """
+    wanted_type = type(definition.default)
+    if wanted_type is float and isinstance(value, int) and not isinstance(value, bool):
         value = _as_float(value)
-    if type(value) is not kind or (isinstance(value, float) and not isfinite(value)):
-        wanted = "a finite number" if kind is float else f"of type {JSON_TYPES[kind]}"
-        raise PolicyParameterError(f"{of.name}: must be {wanted}, not {value!r:.80}")
-    _check_range(of, value)
+    is_finite = not isinstance(value, float) or isfinite(value)
+    if type(value) is not wanted_type or not is_finite:
+        wanted = "a finite number"
+        if wanted_type is not float:
+            wanted = f"of type {JSON_TYPES[wanted_type]}"
+        raise PolicyParameterError(f"{definition.name}: must be {wanted}, not {value!r:.80}")
+    _check_range(definition, value)
     return value
 
 
@@ -150,13 +170,14 @@ def _as_float(value: int) -> float:
         return inf
 
 
-def _check_range(of: Field[Any], value: Any) -> None:
-    limits = of.metadata
+def _check_range(definition: Field[Any], value: Any) -> None:
+    """Raise PolicyParameterError unless a value is within the limits of its parameter."""
+    name = definition.name
+    limits = definition.metadata
     if "enum" in limits and value not in limits["enum"]:
-        raise PolicyParameterError(
-            f"{of.name}: must be one of {', '.join(limits['enum'])}, not {value!r}"
-        )
+        choices = ", ".join(limits["enum"])
+        raise PolicyParameterError(f"{name}: must be one of {choices}, not {value!r}")
     if "minimum" in limits and value < limits["minimum"]:
-        raise PolicyParameterError(f"{of.name}: must be >= {limits['minimum']}, not {value!r}")
+        raise PolicyParameterError(f"{name}: must be >= {limits['minimum']}, not {value!r}")
     if "maximum" in limits and value > limits["maximum"]:
-        raise PolicyParameterError(f"{of.name}: must be <= {limits['maximum']}, not {value!r}")
+        raise PolicyParameterError(f"{name}: must be <= {limits['maximum']}, not {value!r}")
