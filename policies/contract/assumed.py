@@ -59,11 +59,16 @@ def without_assumed_times(plan: Plan, snapshot: Snapshot) -> Plan:
     for i, placed in enumerate(placements):
         if placed.job in unknown:
             placements[i] = replace(placed, predicted_run_s=None, predicted_energy_cost=None)
-    waiting = [_waiting(entry, runs, entry.job in unknown) for entry in plan.waiting]
+    waiting = [
+        _without_unknown_start(entry, runs, has_unknown_speed=entry.job in unknown)
+        for entry in plan.waiting
+    ]
     return replace(plan, placements=tuple(placements), waiting=tuple(waiting))
 
 
-def _waiting(entry: Waiting, runs: UnknownRuns, has_unknown_speed: bool) -> Waiting:
+def _without_unknown_start(
+    entry: Waiting, runs: UnknownRuns, *, has_unknown_speed: bool
+) -> Waiting:
     """Return a waiting job without an expected start behind a run of unknown length.
 
     A job of unknown speed keeps its own start, but no end.

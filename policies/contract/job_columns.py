@@ -32,9 +32,9 @@ JOB_COUNTS = ("gpus_min", "gpus_max", "priority", "units", "units_per_node", "no
 class JobColumns:
     """Jobs of a snapshot by column; row i of every column is job `ids[i]`.
 
-    `numbers[name]` float64[J] for JOB_NUMBERS, `counts[name]` int64[J] for JOB_COUNTS, `kind`
-    int64[J] into the snapshot's kinds; `others[name]` tuples of J values. Columns are shared
-    between snapshots: never write into them.
+    `kinds`: ids of their kinds. `numbers[name]` float64[J] for JOB_NUMBERS, `counts[name]` int64[J]
+    for JOB_COUNTS, `others[name]` tuples of J values for the other fields of `JobView`. Columns are
+    shared between snapshots: never write into them.
     """
 
     ids: tuple[str, ...]
@@ -47,32 +47,36 @@ class JobColumns:
 
     @classmethod
     def of(cls, jobs: Sequence[JobView]) -> JobColumns:
-        numbers = {
-            n: frozen(np.array([getattr(j, n) for j in jobs], dtype=np.float64))
-            for n in JOB_NUMBERS
+        """Return the columns of these jobs."""
+        values = {
+            name: [getattr(job, name) for job in jobs] for name in JobView.__dataclass_fields__
         }
-        counts = {
-            n: frozen(np.array([getattr(j, n) for j in jobs], dtype=np.int64)) for n in JOB_COUNTS
-        }
-        others = {n: tuple(getattr(j, n) for j in jobs) for n in _OTHER_FIELDS}
-        return cls(tuple(j.id for j in jobs), tuple(j.kind for j in jobs), numbers, counts, others)
+        numbers = {name: frozen(np.array(values[name], dtype=np.float64)) for name in JOB_NUMBERS}
+        counts = {name: frozen(np.array(values[name], dtype=np.int64)) for name in JOB_COUNTS}
+        others = {name: tuple(values[name]) for name in _OTHER_FIELDS}
+        return cls(tuple(values["id"]), tuple(values["kind"]), numbers, counts, others)
 
     @cached_property
     def gpus_only(self) -> bool:
-        """Return True if no job uses anything of its node but GPUs."""
+        """True if no job uses anything of its node but GPUs."""
         if self.part_of_gpus_only:
             return True
-        plain = (self.numbers["cores"], self.numbers["memory_gb"])
-        uses = any(amounts.any() for amounts in plain) or any(self.others["resources"])
-        return not uses
+        has_cores = self.numbers["cores"].any()
+        has_memory = self.numbers["memory_gb"].any()
+        return not (has_cores or has_memory or any(self.others["resources"]))
 
     @cached_property
     def unit_keys(self) -> Sequence[tuple[Any, ...]]:
-        """Columns that a batch job's request depends on: equal jobs fit where any of them fits."""
-        asked = ("gpus_min", "units", "units_per_node", "nodes", "cores", "memory_gb")
-        named = [self.listed[name] for name in asked]
-        others = [self.others[n] for n in ("resources", "allowed_types", "labels", "may_mix")]
-        return list(zip(*named, *others, strict=True))
+        """All that a batch job's request depends on: jobs with equal keys fit in the same places.
+
+        By row.
+        """
+        columns: list[Sequence[Any]] = []
+        for name in ("gpus_min", "units", "units_per_node", "nodes", "cores", "memory_gb"):
+            columns.append(self.listed[name])
+        for name in ("resources", "allowed_types", "labels", "may_mix"):
+            columns.append(self.others[name])
+        return list(zip(*columns, strict=True))
 
     @cached_property
     def listed(self) -> Mapping[str, list[Any]]:
@@ -87,9 +91,10 @@ class JobColumns:
         return run_s
 
     def row(self, i: int) -> JobView:
-        values: dict[str, Any] = {n: float(c[i]) for n, c in self.numbers.items()}
-        values.update({n: int(c[i]) for n, c in self.counts.items()})
-        values.update({n: c[i] for n, c in self.others.items()})
+        """Return the job of row i."""
+        values: dict[str, Any] = {name: float(column[i]) for name, column in self.numbers.items()}
+        values.update({name: int(column[i]) for name, column in self.counts.items()})
+        values.update({name: column[i] for name, column in self.others.items()})
         return JobView(id=self.ids[i], kind=self.kinds[i], **values)
 
 
@@ -101,24 +106,28 @@ class _Listed(dict[str, list[Any]]):
         self._columns = columns
 
     def __missing__(self, name: str) -> list[Any]:
-        of = self._columns
-        column: Ints | Floats = of.counts[name] if name in JOB_COUNTS else of.numbers[name]
-        made: list[Any] = column.tolist()
-        self[name] = made
-        return made
+        counts = self._columns.counts
+        column: Ints | Floats = counts[name] if name in counts else self._columns.numbers[name]
+        values: list[Any] = column.tolist()
+        self[name] = values
+        return values
 
 
 _OTHER_FIELDS = tuple(
-    n for n in JobView.__dataclass_fields__ if n not in (*JOB_NUMBERS, *JOB_COUNTS, "id", "kind")
-)  # fmt: skip
+    name
+    for name in JobView.__dataclass_fields__
+    if name not in (*JOB_NUMBERS, *JOB_COUNTS, "id", "kind")
+)
+"""Fields of a job that are neither numbers nor counts, id and kind apart."""
 
 
 class Jobs(Sequence[JobView]):
     """Jobs of a snapshot: a sequence of lazy rows over `columns`."""
 
     def __init__(self, columns: JobColumns, position: Mapping[str, int] | None = None) -> None:
-        """Use `position`, the rows by job id, where it is known already."""
-        self.columns, self._position = columns, position
+        """`position`: the rows by job id, where they are known already."""
+        self.columns = columns
+        self._position = position
 
     def __len__(self) -> int:
         return len(self.columns.ids)
@@ -144,7 +153,7 @@ class Jobs(Sequence[JobView]):
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         rows = handler.generate_schema(tuple[JobView, ...])
         return core_schema.no_info_after_validator_function(
-            lambda given: cls(JobColumns.of(given)),
+            lambda jobs: cls(JobColumns.of(jobs)),
             rows,
             serialization=core_schema.plain_serializer_function_ser_schema(
                 tuple, return_schema=rows
@@ -153,12 +162,13 @@ class Jobs(Sequence[JobView]):
 
     @property
     def position(self) -> Mapping[str, int]:
+        """Row by job id."""
         if self._position is None:
             self._position = {job: i for i, job in enumerate(self.columns.ids)}
         return self._position
 
     def by_id(self, job: str) -> JobView:
-        """Job with this id; KeyError if it is not in the snapshot."""
+        """Return the job with this id; KeyError if it is not in the snapshot."""
         return self.columns.row(self.position[job])
 
 

@@ -45,12 +45,15 @@ def is_wish(label: str) -> bool:
 
 
 def runtime_of(labels: Iterable[str]) -> str:
-    """Runtime that a job's labels ask for; "" if none."""
-    return next((label.removeprefix(RUNTIME) for label in labels if label.startswith(RUNTIME)), "")
+    """Return the runtime that a job's labels ask for; "" if none."""
+    for label in labels:
+        if label.startswith(RUNTIME):
+            return label.removeprefix(RUNTIME)
+    return ""
 
 
 def worded(label: str) -> str:
-    """Return what a node has with this label, in words."""
+    """Return the property of nodes with this label, in words."""
     if label.startswith(RUNTIME):
         return f"the runtime {label.removeprefix(RUNTIME)}"
     if label.startswith(FEATURE):

@@ -51,65 +51,75 @@ class Violation:
 class PlacementRules:
     """Rules of a plan's placements: of each by itself, on devices, on nodes, and alone on nodes.
 
-    `violations` comes first: it counts what `on_devices` and `on_nodes` judge. `holders`: (job,
-    share) by node and device. `seated`: number of units on each node by their amounts.
+    Call `violations` first: it counts what `on_devices` and `on_nodes` judge. `holders`: (job,
+    share) by node and device. `seated`: number of units on each node by their amounts. `least` and
+    `most`: GPUs of each job.
     """
 
     def __init__(self, plan: Plan, snapshot: Snapshot) -> None:
-        self.plan, self.snapshot = plan, snapshot
+        self.plan = plan
+        self.snapshot = snapshot
         self.columns = snapshot.jobs.columns
         self.position = snapshot.jobs.position
         self.nodes = snapshot.node_by_id
         self.others = self.columns.others
         self.listed = self.columns.listed
-        self.least, self.most = self.listed["gpus_min"], self.listed["gpus_max"]
+        self.least = self.listed["gpus_min"]
+        self.most = self.listed["gpus_max"]
         self.open = {node.id for node in snapshot.nodes if node.takes_training}
         self.holders: dict[str, dict[str, list[tuple[str, float]]]]
         self.holders = defaultdict(lambda: defaultdict(list))
         self.seated: dict[Amounts, Counter[str]] = defaultdict(Counter)
-        self.found: list[Violation] = []
+        self._breaches: list[Violation] = []
 
     def violations(self) -> list[Violation]:
         """Return the breaches of each placement by itself."""
         phases = self.others["phase"]
-        labels, types = self.others["labels"], self.others["allowed_types"]
-        batch, running = self.others["batch"], self.others["running"]
+        labels = self.others["labels"]
+        types = self.others["allowed_types"]
+        batch = self.others["batch"]
+        running = self.others["running"]
         for placed in self.plan.placements:
+            # 1. Every placement counts on its nodes; the rules below are about a job's own fields.
             row = self.position.get(placed.job)
-            self._seat(placed, row)
+            self._count(placed, row)
             if row is None:
                 detail = f"job {placed.job} is not in the snapshot: place only its jobs"
                 self._breach("unknown_job", detail, placed.job)
                 continue
             if running[row]:
-                self._unchanged(placed, row, running[row])
+                self._check_unchanged(placed, row, running[row])
 
-            # Most ranks can break no rule: whole devices of an open node, for a job without wishes.
-            has_wishes = labels[row] or types[row] or placed.purpose is not TRAINING
+            # 2. Its nodes. Most ranks can break no rule: those with whole devices of an open node,
+            #    of a job that takes every node.
+            is_choosy = labels[row] or types[row] or placed.purpose is not TRAINING
             for rank in placed.ranks:
                 is_whole = rank.share == 1.0 and rank.cpu_quota is None
-                if has_wishes or not is_whole or rank.node not in self.open:
-                    self._rank(placed, row, rank, labels[row], types[row])
+                if is_choosy or not is_whole or rank.node not in self.open:
+                    self._check_rank(placed, row, rank, labels[row], types[row])
 
+            # 3. Its size: of a profile run, of a gang, of a batch job.
             if placed.purpose is PROFILING:
-                self._measurement(placed)
+                self._check_profile_run(placed)
                 continue
             gpus = placed.gpus
             if not self.least[row] <= gpus <= self.most[row]:
-                self._size(placed, row)
+                needs = f"job {placed.job} needs {self.least[row]} to {self.most[row]} GPUs"
+                detail = f"{needs} over all its ranks, not {gpus}"
+                self._breach("gang_size", detail, placed.job)
             if batch[row]:
-                self._units(placed, row)
+                self._check_units(placed, row)
             if gpus > 1 and len(placed.ranks) > 1 and not self.others["may_mix"][row]:
-                self._mix(placed)
+                self._check_types(placed)
             if phases[row] is JobPhase.PROFILING:
                 detail = f"job {placed.job} is still being profiled: let it wait with"
                 self._breach("awaiting_profile", f"{detail} awaiting_profile", placed.job)
-        return self.found
+        return self._breaches
 
     def _breach(self, code: str, detail: str, job: str, node: str | None = None) -> None:
-        self.found.append(Violation(code, detail, job, node))
+        self._breaches.append(Violation(code, detail, job, node))
 
-    def _seat(self, placed: Placement, row: int | None) -> None:
+    def _count(self, placed: Placement, row: int | None) -> None:
         """Count a placement on its devices and nodes; refuse it if a rank has no device."""
         needs_gpus = row is None or self.most[row] > 0
         is_empty = not placed.ranks
@@ -132,11 +142,12 @@ class PlacementRules:
 
     @cached_property
     def demands(self) -> Sequence[Amounts]:
-        """Amounts of a unit of each job."""
-        plain = self.listed["cores"], self.listed["memory_gb"]
-        return list(zip(*plain, self.others["resources"], strict=True))
+        """Amounts of a unit of each job, by row."""
+        cores = self.listed["cores"]
+        memory_gb = self.listed["memory_gb"]
+        return list(zip(cores, memory_gb, self.others["resources"], strict=True))
 
-    def _rank(
+    def _check_rank(
         self,
         placed: Placement,
         row: int,
@@ -157,8 +168,9 @@ class PlacementRules:
             detail = f"node {rank.node} of job {job} is not in the snapshot"
             self._breach("unknown_node", detail, job, rank.node)
             return
-        if not (node.takes_training if placed.purpose is TRAINING else node.takes_profiling):
-            self._state(placed, row, node)
+        is_open = node.takes_training if placed.purpose is TRAINING else node.takes_profiling
+        if not is_open:
+            self._check_may_keep(placed, row, node)
         missing = {label for label in labels if label not in node.labels and not is_wish(label)}
         if missing:
             lacks = ", ".join(map(worded, sorted(missing)))
@@ -169,7 +181,7 @@ class PlacementRules:
             detail = f"{may}, but node {node.name} has {node.gpu_type}"
             self._breach("type_not_allowed", detail, job, node.id)
 
-    def _unchanged(self, placed: Placement, row: int, running: tuple[Running, ...]) -> None:
+    def _check_unchanged(self, placed: Placement, row: int, running: tuple[Running, ...]) -> None:
         """Refuse changes of a running placement that nothing carries out while it stays."""
         for run in running:
             if (run.purpose, run.copy) != (placed.purpose, placed.copy):
@@ -194,9 +206,11 @@ class PlacementRules:
                     detail = f"node {node.name} cannot change the cores of running job {placed.job}"
                     self._breach("not_carried_out", f"{detail}: keep its cpu_quota", placed.job)
 
-    def _state(self, placed: Placement, row: int, node: NodeView) -> None:
+    def _check_may_keep(self, placed: Placement, row: int, node: NodeView) -> None:
         """Check whether a node that takes no new placements of this purpose may keep this one."""
-        job, state, until_s = placed.job, node.state, placed.until_s
+        job = placed.job
+        state = node.state
+        until_s = placed.until_s
         may_stay = stays(placed, self.others["running"][row])
         if state is NodeState.LOST or (state is not NodeState.READY and not may_stay):
             detail = f"node {node.name} is {state.value}: job {job} cannot be placed there"
@@ -213,23 +227,21 @@ class PlacementRules:
             detail = f"{role}: no {placed.purpose.value} of job {job} may start there"
             self._breach("node_role", detail, job, node.id)
 
-    def _measurement(self, placed: Placement) -> None:
-        asked = [r for r in self.snapshot.profiling if (r.job, r.copy) == (placed.job, placed.copy)]
-        for request in asked:
+    def _check_profile_run(self, placed: Placement) -> None:
+        """Check that a profile run has as many GPUs as its request says."""
+        for request in self.snapshot.profiling:
+            if (request.job, request.copy) != (placed.job, placed.copy):
+                continue
             if request.gpus != placed.gpus:
                 run = f"profile run {placed.copy} of job {placed.job}"
                 detail = f"{run} was asked for {request.gpus} GPUs, not {placed.gpus}"
                 self._breach("profile_mismatch", detail, placed.job)
 
-    def _size(self, placed: Placement, row: int) -> None:
-        needs = f"job {placed.job} needs {self.least[row]} to {self.most[row]} GPUs"
-        detail = f"{needs} over all its ranks, not {placed.gpus}"
-        self._breach("gang_size", detail, placed.job)
-
-    def _units(self, placed: Placement, row: int) -> None:
+    def _check_units(self, placed: Placement, row: int) -> None:
         """Check the units of a batch job: their devices, their number, and their nodes."""
-        job, seats = placed.job, placed.ranks
-        units, most, exactly = self.units[row]
+        job = placed.job
+        seats = placed.ranks
+        units, most, node_count = self.unit_limits[row]
         gpus_per_unit = self.least[row] // units
         nodes: set[str] = set()
         seated = 0
@@ -246,17 +258,17 @@ class PlacementRules:
         if seated != units or len(nodes) < len(seats):
             detail = f"job {job} has {units} units, one seat on each node, not {seated} on"
             self._breach("units", f"{detail} {len(seats)} seats of {len(nodes)} nodes", job)
-        if exactly and len(nodes) != exactly:
-            self._breach("units", f"job {job} is on {exactly} nodes, not {len(nodes)}", job)
+        if node_count and len(nodes) != node_count:
+            self._breach("units", f"job {job} is on {node_count} nodes, not {len(nodes)}", job)
 
     @cached_property
-    def units(self) -> Sequence[tuple[int, int, int]]:
-        """Units of each batch job, the most on a node, and its number of nodes (0: any)."""
-        listed = self.listed
-        columns = listed["units"], listed["units_per_node"], listed["nodes"]
-        return list(zip(*columns, strict=True))
+    def unit_limits(self) -> Sequence[tuple[int, int, int]]:
+        """(units, most on a node, number of nodes) of each job by row; 0: any number."""
+        units = self.listed["units"]
+        return list(zip(units, self.listed["units_per_node"], self.listed["nodes"], strict=True))
 
-    def _mix(self, placed: Placement) -> None:
+    def _check_types(self, placed: Placement) -> None:
+        """Check that a gang which may not mix GPU types has GPUs of one type."""
         nodes = {rank.node for rank in placed.ranks if rank.devices}
         types = sorted({self.nodes[node].gpu_type for node in nodes if node in self.nodes})
         if len(types) > 1:
@@ -265,36 +277,45 @@ class PlacementRules:
 
     def on_devices(self) -> Iterator[Violation]:
         """Yield the breaches of placements that share devices."""
-        used = [self.nodes[node] for node in self.holders if node in self.nodes]
-        held = {hold.job for view in used for device in view.devices for hold in device.held}
-        unknown = held - self.position.keys()
-        for view in used:
-            node, devices = view.id, {device.id: device for device in view.devices}
+        # 1. Jobs that hold a device of these nodes, and that the snapshot does not list.
+        used_nodes = [self.nodes[node] for node in self.holders if node in self.nodes]
+        unlisted: set[str] = set()
+        for view in used_nodes:
+            for device in view.devices:
+                if device.held:
+                    unlisted.update([hold.job for hold in device.held])
+        unlisted -= self.position.keys()
+
+        # 2. Each device with the jobs that are placed on it.
+        for view in used_nodes:
+            node = view.id
+            devices = {device.id: device for device in view.devices}
             for name, holders in self.holders[node].items():
-                device = devices.get(name)
-                if device is None:
+                if name not in devices:
                     for job, _ in holders:
                         detail = f"node {node} has no device {name}, on which job {job} is placed"
                         yield Violation("unknown_device", detail, job, node)
                     continue
+                device = devices[name]
                 if not device.healthy:
                     for job, _ in holders:
                         detail = f"device {name} of node {node} is unhealthy: move job {job}"
                         yield Violation("device_unhealthy", detail, job, node)
                 # A single holder of at most a whole device breaks no rule of sharing.
                 if len(holders) > 1 or device.slots < 1 or holders[0][1] > 1.0:
-                    yield from self._shared(node, device, holders)
-                strangers = [h.job for h in device.held if h.job in unknown] if unknown else []
+                    yield from self._on_shared_device(node, device, holders)
+                if not unlisted:
+                    continue
+                strangers = [hold.job for hold in device.held if hold.job in unlisted]
                 if strangers and len(holders) + len(strangers) > device.slots:
-                    where = f"device {name} of node {node}"
-                    detail = (
-                        f"{where} is still held by {strangers[0]}, which the snapshot does not know"
-                    )
+                    held = f"device {name} of node {node} is still held by {strangers[0]}"
+                    detail = f"{held}, which the snapshot does not know"
                     yield Violation("device_taken", detail, holders[0][0], node)
 
-    def _shared(
+    def _on_shared_device(
         self, node: str, device: DeviceView, holders: Sequence[tuple[str, float]]
     ) -> Iterator[Violation]:
+        """Yield the breaches on one device; `holders`: (job, share)."""
         jobs = [job for job, _ in holders]
         where = f"device {device.id} of node {node}"
         if len(jobs) > device.slots:
@@ -312,14 +333,20 @@ class PlacementRules:
 
     def on_nodes(self) -> Iterator[Violation]:
         """Yield the resources of which the placements use more than a node has."""
+        # 1. Sum up what the units on each node use, in billionths.
         used: dict[str, Counter[str]] = defaultdict(Counter)
         for amounts, units_on in self.seated.items():
             for name, amount in all_demanded(_by_name(*amounts)).items():
                 for node, units in units_on.items():
                     used[node][name] += units * amount
-        for view in [self.nodes[node] for node in used if node in self.nodes]:
+
+        # 2. Compare it with what the node has; unknown nodes have their own violation.
+        for node, used_amounts in used.items():
+            if node not in self.nodes:
+                continue
+            view = self.nodes[node]
             limits = _by_name(view.cores, view.memory_gb, view.resources)
-            for name, amount in used[view.id].items():
+            for name, amount in used_amounts.items():
                 limit = limits.get(name, 0.0)
                 if amount > available(limit):
                     needs = f"its jobs need {amount / BILLIONTHS:g}"
@@ -340,7 +367,8 @@ class PlacementRules:
             if len(jobs) == 1:
                 continue
             for job in jobs:
-                if (row := self.position.get(job)) is not None and exclusive[row]:
+                row = self.position.get(job)
+                if row is not None and exclusive[row]:
                     others = ", ".join(other for other in jobs if other != job)
                     detail = f"job {job} is to be alone on node {node}, not with {others}"
                     yield Violation("exclusive", detail, job, node)
@@ -349,16 +377,24 @@ class PlacementRules:
 def _by_name(
     cores: float, memory_gb: float, resources: tuple[tuple[str, float], ...]
 ) -> dict[str, float]:
+    """Return these amounts by name."""
     return {**dict(resources), "cores": cores, "memory_gb": memory_gb}
 
 
 def stays(placed: Placement, running: tuple[Running, ...]) -> bool:
     """Return True if a placement keeps the devices that the job has for this purpose."""
-    same = [r for r in running if r.copy == placed.copy and r.purpose is placed.purpose]
-    if same and same[0].ranks == placed.ranks:  # nearly always
-        return True
-    devices = {(rank.node, frozenset(rank.devices)) for rank in placed.ranks}
-    return any({(s.node, frozenset(s.devices)) for s in r.ranks} == devices for r in same)
+    for run in running:
+        if run.copy != placed.copy or run.purpose is not placed.purpose:
+            continue
+        # Nearly always the ranks are equal: only otherwise their order must not matter.
+        if run.ranks == placed.ranks or _devices(run.ranks) == _devices(placed.ranks):
+            return True
+    return False
+
+
+def _devices(ranks: Sequence[RankPlacement]) -> set[tuple[str, frozenset[str]]]:
+    """Return (node, its devices) of each rank."""
+    return {(rank.node, frozenset(rank.devices)) for rank in ranks}
 
 
 def needs_stop(before: Sequence[RankPlacement], after: Sequence[RankPlacement]) -> bool:

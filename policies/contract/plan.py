@@ -116,15 +116,13 @@ class Running:
 
     @cached_property
     def is_whole(self) -> bool:
-        """Return True if it shares none of its devices."""
+        """True if it shares none of its devices."""
         return all(seat.share == 1.0 for seat in self.ranks)
 
 
 def training_run(runs: tuple[Running, ...]) -> Running | None:
-    """Placement a job trains on; None if there is none, or several copies."""
-    if len(runs) == 1:
-        return runs[0] if runs[0].purpose is TRAINING else None
-    training = [r for r in runs if r.purpose is TRAINING]
+    """Return the run that does a job's work; None if there is none, or several copies."""
+    training = [run for run in runs if run.purpose is TRAINING]
     return training[0] if len(training) == 1 else None
 
 
@@ -135,10 +133,11 @@ def predicted(figure: float, most: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A job's copy on its nodes and devices, one seat per rank.
+    """Copy of a job on its nodes and devices, one seat per rank.
 
     `steps_quota` ends the placement after so many steps, `until_s` at that time (its term); None:
-    until the job ends. Predicted: run time of the remaining work, and its cost.
+    until the job ends. `predicted_run_s` is the run time of the remaining work in seconds,
+    `predicted_energy_cost` its cost in the cluster's currency; None: unknown.
     """
 
     job: str
@@ -153,10 +152,9 @@ class Placement:
     @property
     def gpus(self) -> int:
         """Devices held over all ranks."""
-        ranks = self.ranks
-        return (
-            len(ranks[0].devices) if len(ranks) == 1 else sum(len(seat.devices) for seat in ranks)
-        )
+        if len(self.ranks) == 1:  # most jobs, and much faster
+            return len(self.ranks[0].devices)
+        return sum(len(seat.devices) for seat in self.ranks)
 
     @property
     def key(self) -> tuple[str, Purpose, int]:
@@ -185,12 +183,14 @@ class Lack:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A job left waiting: the code, what is in the way, and what is expected if known.
+    """Job left waiting: the code of the reason, its details, and the expected start if known.
 
-    `missing`: GPU types, labels or runtime that no suitable node has; `offered`: those there are.
-    `from_s`: when `gpus` are reserved for the first of `jobs`, energy is cheaper, or the cap rises.
-    `team`: that may use no more than `gpus`. `price` of the GPUs that the job wants and its `worth`
-    there, in the policy's own unit.
+    `nodes` and `jobs` are in the way, or meant by the code. `watts`: power that is missing.
+    `missing`: GPU types, labels or the runtime that no suitable node has; `offered`: those that
+    they have. `lacks`: amounts of which no node has enough. `from_s`: when `gpus` are reserved for
+    the first of `jobs`, energy is cheaper, or the cap rises. `team`: the one that may use no more
+    than `gpus`. `price` of the GPUs that the job wants and its `worth` there, in the policy's own
+    unit.
     """
 
     job: str
@@ -272,7 +272,9 @@ def seat_demanded(
 ) -> dict[str, int]:
     """Return what a seat of so many units demands, in billionths; a quota replaces the cores."""
     amounts = {name: amount * units for name, amount in all_demanded(of_unit).items()}
-    return amounts if cpu_quota is None else {**amounts, "cores": demanded(cpu_quota)}
+    if cpu_quota is not None:
+        amounts["cores"] = demanded(cpu_quota)
+    return amounts
 
 
 class UnitColumns(Protocol):

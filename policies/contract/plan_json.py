@@ -13,6 +13,7 @@ OLDER = frozenset({1, 2, 3, 4, 5, 6})
 
 
 def to_json(plan: Plan) -> dict[str, Any]:
+    """Return the JSON form of a plan."""
     return FORM.write(plan)
 
 
@@ -26,7 +27,10 @@ def from_json(form: Any) -> Plan:
 
 
 def _without_earliest(entry: Any) -> Any:
-    """Reason of an older plan, whose bound on the start was often no expected start."""
+    """Return the form of an older plan's waiting entry without `earliest_s`.
+
+    That was a bound on the start, and often no expected start.
+    """
     if not isinstance(entry, dict):
         return entry
     return {name: value for name, value in entry.items() if name != "earliest_s"}

@@ -13,10 +13,6 @@ from policies.contract.plan import Plan
 from policies.contract.snapshot import Snapshot
 
 JSON_TYPES: Mapping[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string"}
-"""JSON Schema's name of each type that a parameter may have."""
-
-
-# -- errors
 
 
 class PolicyError(Exception):
@@ -35,14 +31,11 @@ class SolverFailedError(PolicyError):
     """Solver that ended without a usable solution (infeasible, error, or out of its budget)."""
 
 
-# -- policies
-
-
 class Policy(Protocol):
     """Pure function from a snapshot to a plan. Same snapshot (and seed in it), same plan."""
 
     def __call__(self, snapshot: Snapshot) -> Plan:
-        """Decide without side effects. Raises PolicyError if no decision can be made."""
+        """Decide without side effects. Raises PolicyError where no decision can be made."""
         ...
 
 
@@ -73,9 +66,6 @@ def places_batch(policy: object) -> bool:
     return getattr(policy, "places_batch", False) is True
 
 
-# -- parameters
-
-
 def parameter(
     default: Any,
     meaning: str,
@@ -84,9 +74,9 @@ def parameter(
     maximum: float | None = None,
     choices: Sequence[str] | None = None,
 ) -> Any:
-    """Return a field of a policy: default, meaning, and inclusive range or choices.
+    """Return a dataclass field for a parameter: default, meaning, inclusive range or choices.
 
-    Its metadata are those of the parameter's JSON Schema.
+    Its metadata are keywords of JSON Schema.
     """
     metadata: dict[str, Any] = {"description": meaning}
     if minimum is not None:
@@ -99,91 +89,95 @@ def parameter(
 
 
 def fraction(default: float, meaning: str) -> Any:
-    """Return a field of a policy from 0 to 1."""
+    """Return a dataclass field for a parameter from 0 to 1."""
     return parameter(default, meaning, minimum=0.0, maximum=1.0)
 
 
+def _parameters(policy: type) -> list[Field[Any]]:
+    """Return the dataclass fields that are parameters."""
+    return [each for each in fields(policy) if each.metadata]
+
+
 def parameters_schema(policy: type) -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of the parameters of a policy class."""
-    properties = {}
+    """Return the JSON Schema (draft 2020-12) of the parameters of a policy class.
+
+    TypeError for a parameter without a default of a type of JSON.
+    """
+    properties: dict[str, Any] = {}
     for each in _parameters(policy):
-        properties[each.name] = {
-            "type": _json_type(each),
-            "default": each.default,
-            **each.metadata,
-        }
-    summary, _, _ = (policy.__doc__ or "").strip().partition("\n")
+        json_type = _json_type(each)
+        properties[each.name] = {"type": json_type, "default": each.default, **each.metadata}
+    documentation = (policy.__doc__ or "").strip()
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": policy.__name__,
-        "description": summary,
+        "description": documentation.splitlines()[0] if documentation else "",
         "type": "object",
         "properties": properties,
         "additionalProperties": False,
     }
 
 
-def _json_type(of: Field[Any]) -> str:
-    """Return the JSON type of a parameter. Raises TypeError without a default of such a type."""
-    default_type = type(of.default)
+def _json_type(definition: Field[Any]) -> str:
+    """Return the JSON type of a parameter, by its default. TypeError if it has none."""
+    default_type = type(definition.default)
     if default_type not in JSON_TYPES:
-        names = ", ".join(known.__name__ for known in JSON_TYPES)
-        raise TypeError(f"{of.name}: its default must be one of {names}, not {of.default!r:.80}")
+        types = ", ".join(known.__name__ for known in JSON_TYPES)
+        found = f"{definition.default!r:.80}"
+        raise TypeError(f"{definition.name}: its default must be one of {types}, not {found}")
     return JSON_TYPES[default_type]
 
 
 def checked(policy: type, given: Mapping[str, object]) -> dict[str, Any]:
-    """Return the values of parameters, checked for type and range.
+    """Check values for type and range; PolicyParameterError names the first bad one.
 
-    Raises PolicyParameterError, which names the first bad one. Parameters that the policy had in an
-    earlier release (`retired_parameters`) are left out: clusters and studies that have them stored
-    go on.
+    Parameters that the policy had in an earlier release (`retired_parameters`) are left out:
+    clusters and studies that have them stored go on.
     """
-    known = {each.name: each for each in _parameters(policy)}
+    definitions = {each.name: each for each in _parameters(policy)}
     retired: frozenset[str] = getattr(policy, "retired_parameters", frozenset())
     values = {name: value for name, value in given.items() if name not in retired}
     for name in values:
-        if name not in known:
-            names = ", ".join(known) or "none"
-            raise PolicyParameterError(f"{name}: no such parameter; known are: {names}")
-    return {name: _checked_value(known[name], value) for name, value in values.items()}
+        if name not in definitions:
+            known = ", ".join(definitions) or "none"
+            raise PolicyParameterError(f"{name}: no such parameter; known are: {known}")
+    return {name: _checked_value(definitions[name], value) for name, value in values.items()}
 
 
-def _parameters(policy: type) -> list[Field[Any]]:
-    """Return the fields of a policy that `parameter` made."""
-    return [each for each in fields(policy) if each.metadata]
+def _checked_value(definition: Field[Any], value: object) -> Any:
+    """Return a value that has the type of the parameter's default and is within its limits.
 
-
-def _checked_value(of: Field[Any], value: object) -> Any:
-    """Return a parameter's value, a whole number as a float if the parameter is one."""
-    wanted_type = type(of.default)
+    A whole number may be given for a float.
+    """
+    wanted_type = type(definition.default)
     if wanted_type is float and isinstance(value, int) and not isinstance(value, bool):
         value = _as_float(value)
-    is_infinite = isinstance(value, float) and not isfinite(value)
-    if type(value) is not wanted_type or is_infinite:
-        wanted = f"of type {JSON_TYPES[wanted_type]}"
-        if wanted_type is float:
-            wanted = "a finite number"
-        raise PolicyParameterError(f"{of.name}: must be {wanted}, not {value!r:.80}")
-    _check_range(of, value)
+    is_finite = not isinstance(value, float) or isfinite(value)
+    if type(value) is not wanted_type or not is_finite:
+        wanted = "a finite number"
+        if wanted_type is not float:
+            wanted = f"of type {JSON_TYPES[wanted_type]}"
+        raise PolicyParameterError(f"{definition.name}: must be {wanted}, not {value!r:.80}")
+    _check_range(definition, value)
     return value
 
 
 def _as_float(value: int) -> float:
-    """Return the number as a float, infinite if it is too large for one."""
+    """Return the number as a float, infinite where it is too large for one."""
     try:
         return float(value)
     except OverflowError:
         return inf
 
 
-def _check_range(of: Field[Any], value: Any) -> None:
-    """Raise PolicyParameterError for a value outside the parameter's choices or range."""
-    limits = of.metadata
+def _check_range(definition: Field[Any], value: Any) -> None:
+    """Raise PolicyParameterError unless a value is within the limits of its parameter."""
+    name = definition.name
+    limits = definition.metadata
     if "enum" in limits and value not in limits["enum"]:
         choices = ", ".join(limits["enum"])
-        raise PolicyParameterError(f"{of.name}: must be one of {choices}, not {value!r}")
+        raise PolicyParameterError(f"{name}: must be one of {choices}, not {value!r}")
     if "minimum" in limits and value < limits["minimum"]:
-        raise PolicyParameterError(f"{of.name}: must be >= {limits['minimum']}, not {value!r}")
+        raise PolicyParameterError(f"{name}: must be >= {limits['minimum']}, not {value!r}")
     if "maximum" in limits and value > limits["maximum"]:
-        raise PolicyParameterError(f"{of.name}: must be <= {limits['maximum']}, not {value!r}")
+        raise PolicyParameterError(f"{name}: must be <= {limits['maximum']}, not {value!r}")

@@ -14,7 +14,7 @@ from policies.contract.views import DeviceView, NodeView, SlotHold
 
 @dataclass(frozen=True, slots=True)
 class _Seat:
-    """Seat of a job left out: its devices, share and amounts; exclusive: nobody else is there."""
+    """Seat of a job that is left out. `exclusive`: the job has the node to itself."""
 
     job: str
     purpose: Purpose
@@ -61,7 +61,7 @@ class NodesBeside:
         if not seats:
             return node if devices == node.devices else replace(node, devices=devices)
 
-        # Of amounts a node has what the others leave; nothing beside a job that is alone there.
+        # The node has those amounts that the seats leave; none beside an exclusive job.
         used: dict[str, float] = defaultdict(float)
         if any(seat.exclusive for seat in seats):
             used.update({"cores": node.cores, "memory_gb": node.memory_gb, **dict(node.resources)})
@@ -80,19 +80,23 @@ class NodesBeside:
             resources=tuple(resources),
         )
 
-    def _add(self, job: str, at: Placement | Running) -> None:
+    def _add(self, job: str, held: Placement | Running) -> None:
+        """Count the seats that a job holds."""
         row = self.position[job]
         is_exclusive = bool(self.columns.others["exclusive"][row])
-        for seat in at.ranks:
+        for seat in held.ranks:
             amounts = seat_demand(self.columns, row, seat.units)
             if seat.cpu_quota is not None:
                 amounts["cores"] = seat.cpu_quota
             self.seats[seat.node].append(
-                _Seat(job, at.purpose, seat.devices, seat.share, amounts, is_exclusive)
+                _Seat(job, held.purpose, seat.devices, seat.share, amounts, is_exclusive)
             )
 
     def _device(self, device: DeviceView, seats: Iterable[_Seat]) -> DeviceView:
-        """Return a device held by jobs left in that hold it now, by strangers, and by others."""
+        """Return a device, held by these seats instead of by the jobs that are left out.
+
+        Holds of jobs that are left in, or unknown to the snapshot, stay.
+        """
         held = []
         for hold in device.held:
             if hold.job in self.kept or hold.job not in self.position:
@@ -100,11 +104,18 @@ class NodesBeside:
         for seat in seats:
             if seat.exclusive or device.id in seat.devices:
                 held.append(SlotHold(seat.job, purpose=seat.purpose, share=seat.share))
-        return device if tuple(held) == device.held else replace(device, held=tuple(held))
+        return _held_by(device, held)
+
+
+def _held_by(device: DeviceView, held: Sequence[SlotHold]) -> DeviceView:
+    """Return a device with these holds; the same object if it has them already."""
+    if tuple(held) == device.held:
+        return device
+    return replace(device, held=tuple(held))
 
 
 def only_rows(columns: JobColumns, rows: Sequence[int]) -> Jobs:
-    """Return the jobs of these rows, which rise."""
+    """Return the jobs of these rows, which must be in rising order."""
     mask = [False] * len(columns.ids)
     for row in rows:
         mask[row] = True
@@ -127,16 +138,19 @@ def with_profile_runs(
     placements: Sequence[Placement],
     now_s: float,
 ) -> tuple[tuple[NodeView, ...], JobColumns]:
-    """Return nodes and jobs as if exactly these profile runs were under way; others have ended."""
-    before = {(columns.ids[row], run.copy): run.since_s for row, run in _profile_runs(columns)}
-    holds: dict[tuple[str, str], tuple[SlotHold, ...]] = {}
+    """Return nodes and jobs as if exactly these profile runs were under way; others have ended.
+
+    Those under way already keep the time since which they run.
+    """
+    since_s = {(columns.ids[row], run.copy): run.since_s for row, run in _profile_runs(columns)}
+    holds: dict[tuple[str, str], list[SlotHold]] = defaultdict(list)
     for placed in placements:
         for seat in placed.ranks:
+            hold = SlotHold(placed.job, placed.copy, PROFILING, seat.share)
             for device in seat.devices:
-                hold = SlotHold(placed.job, placed.copy, PROFILING, seat.share)
-                holds[seat.node, device] = (*holds.get((seat.node, device), ()), hold)
-    shown = tuple([_node_with_runs(node, holds, before.keys()) for node in nodes])
-    return shown, _jobs_with_runs(columns, position, placements, before, now_s)
+                holds[seat.node, device].append(hold)
+    new_nodes = tuple([_node_with_runs(node, holds, since_s.keys()) for node in nodes])
+    return new_nodes, _jobs_with_runs(columns, position, placements, since_s, now_s)
 
 
 def _profile_runs(columns: JobColumns) -> Iterator[tuple[int, Running]]:
@@ -149,39 +163,47 @@ def _profile_runs(columns: JobColumns) -> Iterator[tuple[int, Running]]:
 
 def _node_with_runs(
     node: NodeView,
-    holds: Mapping[tuple[str, str], tuple[SlotHold, ...]],
-    before: Collection[tuple[str, int]],
+    holds: Mapping[tuple[str, str], Sequence[SlotHold]],
+    ended: Collection[tuple[str, int]],
 ) -> NodeView:
-    """Return a node without the profile runs of before, and with these holds."""
+    """Return a node without the profile runs (job, copy) that ended, and with these holds."""
     devices = []
     for device in node.devices:
-        held = [
-            hold
-            for hold in device.held
-            if hold.purpose is TRAINING or (hold.job, hold.copy) not in before
-        ]
+        held = []
+        for hold in device.held:
+            if hold.purpose is TRAINING or (hold.job, hold.copy) not in ended:
+                held.append(hold)
         held += holds.get((node.id, device.id), ())
-        devices.append(device if tuple(held) == device.held else replace(device, held=tuple(held)))
-    return node if tuple(devices) == node.devices else replace(node, devices=tuple(devices))
+        devices.append(_held_by(device, held))
+    if tuple(devices) == node.devices:
+        return node
+    return replace(node, devices=tuple(devices))
 
 
 def _jobs_with_runs(
     columns: JobColumns,
     position: Mapping[str, int],
     placements: Iterable[Placement],
-    before: Mapping[tuple[str, int], float],
+    since_s: Mapping[tuple[str, int], float],
     now_s: float,
 ) -> JobColumns:
-    """Return columns with a new `running`; every other column is shared."""
+    """Return columns with a new `running`; every other column is shared.
+
+    `since_s`: starts of profile runs under way by (job, copy); the others start now.
+    """
     running = list(columns.others["running"])
     for row, _ in _profile_runs(columns):
         running[row] = tuple([run for run in running[row] if run.purpose is not PROFILING])
     for placed in placements:
-        row = position[placed.job]
-        since_s = before.get((placed.job, placed.copy), now_s)
         run = Running(
-            placed.copy, placed.ranks, since_s, placed.until_s, placed.steps_quota, PROFILING
+            placed.copy,
+            placed.ranks,
+            since_s.get((placed.job, placed.copy), now_s),
+            placed.until_s,
+            placed.steps_quota,
+            PROFILING,
         )
+        row = position[placed.job]
         running[row] = (*running[row], run)
     others = {**columns.others, "running": tuple(running)}
     return JobColumns(columns.ids, columns.kinds, columns.numbers, columns.counts, others)

@@ -146,18 +146,27 @@ class Snapshot:
         equal.
         """
         fields = type(self).__dataclass_fields__
-        if unknown := given.keys() - fields.keys():
+        unknown = given.keys() - fields.keys()
+        if unknown:
             raise TypeError(f"a snapshot has no {', '.join(sorted(unknown))}")
-        known, after = vars(self), object.__new__(type(self))
-        vars(after).update({name: known[name] for name in fields}, **given)
-        replaced = not given.keys().isdisjoint(("nodes", "gpu_types"))
-        shared = [] if replaced else ["types", "type_index", "max_gpus"]
-        if after.kinds == self.kinds:
-            shared.append("kind_index")
-            if (after.types, after.max_gpus) == (self.types, self.max_gpus):
-                shared.append("throughputs")
-        vars(after).update({name: known[name] for name in shared if name in known})
-        return after
+
+        # 1. The fields, without `__init__`: a simulation makes many snapshots.
+        own = vars(self)
+        following = object.__new__(type(self))
+        vars(following).update({name: own[name] for name in fields}, **given)
+
+        # 2. Cached properties that are still right.
+        still_right = []
+        if "nodes" not in given and "gpu_types" not in given:
+            still_right += ["types", "type_index", "max_gpus"]
+        if following.kinds == self.kinds:
+            still_right.append("kind_index")
+            if following.types == self.types and following.max_gpus == self.max_gpus:
+                still_right.append("throughputs")
+        for name in still_right:
+            if name in own:
+                vars(following)[name] = own[name]
+        return following
 
     def without(
         self,
@@ -173,34 +182,43 @@ class Snapshot:
         leave no GPU in use on a node keep it switched on: its power is no longer under the cap.
         `profile_runs`: as if exactly these were under way, of jobs that are left in.
         """
-        left = self
+        # 1. The profile runs.
+        whole = self
         if profile_runs is not None:
             nodes, columns = with_profile_runs(
                 self.nodes, self.jobs.columns, self.jobs.position, profile_runs, self.now_s
             )
-            left = replace(self, nodes=nodes, jobs=Jobs(columns))
+            whole = replace(self, nodes=nodes, jobs=Jobs(columns))
         others = tuple(held)
         if not jobs and not others:
-            return left
-        columns, position = left.jobs.columns, left.jobs.position
-        out = frozenset(jobs)
-        kept = [row for row in range(len(columns.ids)) if row not in out]
+            return whole
+
+        # 2. Nodes beside the jobs that are left out.
+        columns = whole.jobs.columns
+        position = whole.jobs.position
+        left_out = frozenset(jobs)
+        kept = [row for row in range(len(columns.ids)) if row not in left_out]
         beside = NodesBeside(columns, position, kept, others)
-        base_w = beside.base_w(left.node_by_id)
-        caps = [
-            replace(step, power_cap_w=max(0.0, step.power_cap_w - base_w))
-            for step in left.power_caps
-        ]
-        power_cap_w = left.power_cap_w
+
+        # 3. The power that nodes without a GPU in use draw for them is no longer under a cap.
+        base_w = beside.base_w(whole.node_by_id)
+        power_cap_w = whole.power_cap_w
         if power_cap_w is not None:
             power_cap_w = max(0.0, power_cap_w - base_w)
+        power_caps = [
+            replace(step, power_cap_w=max(0.0, step.power_cap_w - base_w))
+            for step in whole.power_caps
+        ]
+        profiling = [
+            request for request in whole.profiling if position[request.job] not in left_out
+        ]
         return replace(
-            left,
-            nodes=tuple([beside.node(node) for node in left.nodes]),
+            whole,
+            nodes=tuple([beside.node(node) for node in whole.nodes]),
             jobs=only_rows(columns, kept),
             power_cap_w=power_cap_w,
-            power_caps=tuple(caps),
-            profiling=tuple([r for r in left.profiling if position[r.job] not in out]),
+            power_caps=tuple(power_caps),
+            profiling=tuple(profiling),
         )
 
     @cached_property
@@ -211,51 +229,57 @@ class Snapshot:
     @cached_property
     def types(self) -> tuple[str, ...]:
         """GPU types present, sorted: the column order of every dense view."""
-        present = [n.gpu_type for n in self.nodes]
-        return tuple(sorted({*present, *[g.name for g in self.gpu_types]}))
+        names = {node.gpu_type for node in self.nodes}
+        names.update([gpu_type.name for gpu_type in self.gpu_types])
+        return tuple(sorted(names))
 
     @cached_property
     def type_index(self) -> Mapping[str, int]:
+        """Position in `types` by GPU type."""
         return {name: i for i, name in enumerate(self.types)}
 
     @cached_property
     def kind_index(self) -> Mapping[str, int]:
-        return {k.id: i for i, k in enumerate(self.kinds)}
+        """Position in `kinds` by id."""
+        return {kind.id: i for i, kind in enumerate(self.kinds)}
 
     @cached_property
     def node_by_id(self) -> Mapping[str, NodeView]:
-        return {n.id: n for n in self.nodes}
+        """Nodes by id."""
+        return {node.id: node for node in self.nodes}
 
     @cached_property
     def drains(self) -> Mapping[str, float]:
-        """Return when each node that drains, and has such a time, must be empty."""
-        nodes = [n for n in self.nodes if n.state is NodeState.DRAINING]
-        return {n.id: n.drain_until_s for n in nodes if n.drain_until_s is not None}
+        """Time (s) at which each draining node that has such a time must be empty, by node."""
+        ends_s: dict[str, float] = {}
+        for node in self.nodes:
+            if node.state is NodeState.DRAINING and node.drain_until_s is not None:
+                ends_s[node.id] = node.drain_until_s
+        return ends_s
 
     @cached_property
     def max_gpus(self) -> int:
-        """The most devices of any node, at least 1."""
-        return max([len(n.devices) for n in self.nodes], default=1) or 1
+        """Most devices of any node, at least 1."""
+        return max(1, max([len(node.devices) for node in self.nodes], default=1))
 
     @cached_property
     def throughputs(self) -> Floats:
         """float64[K, T, max_gpus + 1]: consolidated steps/s of kind k on g GPUs of type t, or 0."""
         table = np.zeros((len(self.kinds), len(self.types), self.max_gpus + 1))
-        of_type, most = self.type_index, self.max_gpus
         for k, kind in enumerate(self.kinds):
             table[k, :, 0] = kind.rates.get(WITHOUT_GPUS, 0.0)
             for known in kind.throughputs:
                 if known.spread or not known.is_known or not known.gpus:
                     continue
-                if known.gpus <= most and known.gpu_type in of_type:
-                    table[k, of_type[known.gpu_type], known.gpus] = known.steps_per_s
+                if known.gpus <= self.max_gpus and known.gpu_type in self.type_index:
+                    table[k, self.type_index[known.gpu_type], known.gpus] = known.steps_per_s
         return frozen(table)
 
     @cached_property
     def job_kinds(self) -> Ints:
-        """int64[J]: row of each job's kind."""
-        rows = [self.kind_index[kind] for kind in self.jobs.columns.kinds]
-        return frozen(np.array(rows, dtype=np.int64))
+        """int64[J]: position in `kinds` of each job's kind."""
+        positions = [self.kind_index[kind] for kind in self.jobs.columns.kinds]
+        return frozen(np.array(positions, dtype=np.int64))
 
     @cached_property
     def allowed(self) -> Bools:
@@ -267,32 +291,41 @@ class Snapshot:
         return frozen(mask)
 
     def energy_at(self, at_s: float) -> PriceInterval | None:
-        """Prices at `at_s`; the first before, the last after; None if none are known."""
-        for step in self.energy:
-            if at_s < step.to_s:
-                return step
+        """Return the prices at a time; None if none are known.
+
+        Those of the first interval hold before it, too, and those of the last one after it.
+        """
+        for interval in self.energy:
+            if at_s < interval.to_s:
+                return interval
         return self.energy[-1] if self.energy else None
 
     def cap_at(self, at_s: float) -> float | None:
-        """Watts that all placements together may use at `at_s`; None if unlimited."""
-        caps = [s.power_cap_w for s in self.power_caps if s.from_s <= at_s < s.to_s]
-        return min([*caps, *([] if self.power_cap_w is None else [self.power_cap_w])], default=None)
+        """Return the watts that all placements together may use at a time; None if unlimited."""
+        caps_w = [step.power_cap_w for step in self.power_caps if step.from_s <= at_s < step.to_s]
+        if self.power_cap_w is not None:
+            caps_w.append(self.power_cap_w)
+        return min(caps_w, default=None)
 
     @cached_property
     def caps_ahead(self) -> tuple[tuple[float, float], ...]:
-        """(since, watts): the cap now, and those up to the next periodic round, included."""
+        """(time in s, watts): the cap now, and those up to the next periodic round, included."""
         if self.power_cap_w is None and not self.power_caps:
             return ()
-        starts = {
-            s.from_s for s in self.power_caps if self.now_s < s.from_s <= self.now_s + self.round_s
-        }
-        found = ((at_s, self.cap_at(at_s)) for at_s in (self.now_s, *sorted(starts)))
-        return tuple((at_s, cap) for at_s, cap in found if cap is not None)
+        next_round_s = self.now_s + self.round_s
+        starts_s = {step.from_s for step in self.power_caps}
+        ahead_s = sorted([start_s for start_s in starts_s if self.now_s < start_s <= next_round_s])
+        caps = []
+        for at_s in (self.now_s, *ahead_s):
+            cap_w = self.cap_at(at_s)
+            if cap_w is not None:
+                caps.append((at_s, cap_w))
+        return tuple(caps)
 
     @cached_property
     def cap_w(self) -> float | None:
         """Lowest cap in watts from now to the next periodic round; None if unlimited."""
-        return min((cap for _, cap in self.caps_ahead), default=None)
+        return min((cap_w for _, cap_w in self.caps_ahead), default=None)
 
 
 FORM = Form(Snapshot, "snapshot")

@@ -10,7 +10,7 @@ import numpy as np
 
 from foundation import forms
 from foundation.forms import FormError
-from policies.contract.snapshot import FORM, SNAPSHOT_VERSION, PriceInterval, Snapshot
+from policies.contract.snapshot import FORM, SNAPSHOT_VERSION, Bools, PriceInterval, Snapshot
 
 LIKE_NOW = frozenset({1, 2, 3, 4, 5})
 """Older versions read unchanged.
@@ -21,6 +21,7 @@ and assumed speeds, 5 batch jobs, and nodes and jobs without GPUs, 6 limits of t
 
 
 def to_json(snapshot: Snapshot) -> dict[str, Any]:
+    """Return the JSON form of a snapshot."""
     return FORM.write(snapshot)
 
 
@@ -36,12 +37,22 @@ def from_json(form: Any) -> Snapshot:
 
 
 def _of_one_unit(job: Any) -> Any:
-    """Job of an older snapshot, whose only process on a node used all of its units there."""
-    if not isinstance(job, dict) or not isinstance(units := job.get("units", 1), int) or units < 2:
+    """Return the form of a job of an older snapshot with one unit, which needs what all did.
+
+    In older snapshots one process used all units of a job, on one node.
+    """
+    if not isinstance(job, dict):
         return job
-    whole = {n: job[n] * units for n in ("cores", "memory_gb") if isinstance(job.get(n), float)}
-    named = {name: amount * units for name, amount in (job.get("resources") or {}).items()}
-    return {**job, **whole, "resources": named, "units": 1}
+    units = job.get("units", 1)
+    if not isinstance(units, int) or units < 2:
+        return job
+    one_unit = {**job, "units": 1}
+    for name in ("cores", "memory_gb"):
+        if isinstance(job.get(name), float):
+            one_unit[name] = job[name] * units
+    resources = job.get("resources") or {}
+    one_unit["resources"] = {name: amount * units for name, amount in resources.items()}
+    return one_unit
 
 
 def digest(snapshot: Snapshot) -> str:
@@ -58,35 +69,54 @@ def schema() -> dict[str, Any]:
 
 def _check(snapshot: Snapshot) -> None:
     """Raise FormError for repeated ids, unknown kinds, bad ranges, curves or price gaps."""
-    _unique("nodes", (n.id for n in snapshot.nodes))
-    _unique("kinds", (k.id for k in snapshot.kinds))
-    _unique("teams", (t.name for t in snapshot.teams), "name")
+    _check_unique("nodes", [node.id for node in snapshot.nodes])
+    _check_unique("kinds", [kind.id for kind in snapshot.kinds])
+    _check_unique("teams", [team.name for team in snapshot.teams], field="name")
     _check_jobs(snapshot)
     for i, node in enumerate(snapshot.nodes):
-        _unique(f"nodes[{i}].devices", (d.id for d in node.devices))
-        if len(node.power_w) != len(node.devices) + 1:
-            wanted = f"{len(node.devices) + 1} numbers (0 to {len(node.devices)} GPUs in use)"
+        _check_unique(f"nodes[{i}].devices", [device.id for device in node.devices])
+        gpus = len(node.devices)
+        if len(node.power_w) != gpus + 1:
+            wanted = f"{gpus + 1} numbers (0 to {gpus} GPUs in use)"
             raise FormError(f"nodes[{i}].power_w", f"must have {wanted}, not {len(node.power_w)}")
     check_follow("energy", snapshot.energy)
 
 
 def _check_jobs(snapshot: Snapshot) -> None:
+    """Raise FormError for the first job of a wrong kind, or with wrong numbers of GPUs or units."""
     columns = snapshot.jobs.columns
-    _unique("jobs", columns.ids)
-    for i, kind in enumerate(columns.kinds):
+    _check_unique("jobs", columns.ids)
+    for row, kind in enumerate(columns.kinds):
         if kind not in snapshot.kind_index:
-            raise FormError(f"jobs[{i}].kind", f"{kind!r} is not among the kinds")
-    least, most = columns.counts["gpus_min"], columns.counts["gpus_max"]
-    for i in (most < least).nonzero()[0][:1]:
-        raise FormError(f"jobs[{i}].gpus_max", f"must be >= gpus_min ({least[i]}), not {most[i]}")
-    for i in ((least == 0) & (most > 0)).nonzero()[0][:1]:
-        raise FormError(f"jobs[{i}].gpus_max", f"must be 0 without gpus_min, not {most[i]}")
-    units, is_batch = columns.counts["units"], np.array(columns.others["batch"], dtype=np.bool_)
-    for i in (is_batch & ((least != most) | (least % units > 0))).nonzero()[0][:1]:
-        wanted = f"must be the same number for each of {units[i]} units"
-        raise FormError(f"jobs[{i}].gpus_min", f"{wanted}, not {least[i]} to {most[i]} in all")
-    for i in (~is_batch & (units > 1)).nonzero()[0][:1]:
-        raise FormError(f"jobs[{i}].units", f"must be 1 for a job without batch, not {units[i]}")
+            raise FormError(f"jobs[{row}].kind", f"{kind!r} is not among the kinds")
+
+    least = columns.counts["gpus_min"]
+    most = columns.counts["gpus_max"]
+    first = _first_true(most < least)
+    if first is not None:
+        wanted = f"must be >= gpus_min ({least[first]})"
+        raise FormError(f"jobs[{first}].gpus_max", f"{wanted}, not {most[first]}")
+    first = _first_true((least == 0) & (most > 0))
+    if first is not None:
+        raise FormError(f"jobs[{first}].gpus_max", f"must be 0 without gpus_min, not {most[first]}")
+
+    units = columns.counts["units"]
+    is_batch = np.array(columns.others["batch"], dtype=np.bool_)
+    is_uneven = (least != most) | (least % units > 0)
+    first = _first_true(is_batch & is_uneven)
+    if first is not None:
+        wanted = f"must be the same number for each of {units[first]} units"
+        given = f"{least[first]} to {most[first]} in all"
+        raise FormError(f"jobs[{first}].gpus_min", f"{wanted}, not {given}")
+    first = _first_true(~is_batch & (units > 1))
+    if first is not None:
+        wanted = "must be 1 for a job without batch"
+        raise FormError(f"jobs[{first}].units", f"{wanted}, not {units[first]}")
+
+
+def _first_true(flags: Bools) -> int | None:
+    """Return the index of the first flag that is true; None if none is."""
+    return int(flags.argmax()) if flags.any() else None
 
 
 def check_follow(path: str, steps: tuple[PriceInterval, ...]) -> None:
@@ -99,7 +129,8 @@ def check_follow(path: str, steps: tuple[PriceInterval, ...]) -> None:
             raise FormError(f"{path}[{i}].from_s", f"{before}, not {step.from_s:g}")
 
 
-def _unique(path: str, ids: Iterable[str], field: str = "id") -> None:
+def _check_unique(path: str, ids: Iterable[str], field: str = "id") -> None:
+    """Raise FormError for the first id that is there twice; `field`: its name in the form."""
     seen: set[str] = set()
     for i, name in enumerate(ids):
         if name in seen:

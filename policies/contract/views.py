@@ -156,17 +156,27 @@ class NodeView:
         return self.state is READY and self.role is not NodeRole.PRODUCTION
 
     def draw_w(self, gpus: int, *, works: bool = False) -> float:
-        """Power with `gpus` GPUs in use; 0 if unknown, or without a GPU in use and other work."""
-        if not (gpus or works) or not self.power_w:
+        """Return the power in watts with `gpus` GPUs in use; 0 if it is unknown.
+
+        A node without a GPU in use draws power only if it `works`: some job is there.
+        """
+        is_off = not gpus and not works
+        if is_off or not self.power_w:
             return 0.0
         return self.power_w[min(gpus, len(self.power_w) - 1)]
 
     def part_w(self, gpus: float, used: int, cores: float) -> float:
-        """Part of the power of a job with `gpus` of the `used` GPUs; without, by its cores."""
+        """Return the part of the node's power that counts for a job, in watts.
+
+        By its GPUs among the `used` ones; of a job without GPUs by its part of the cores, all if
+        the node's are unlimited.
+        """
         if gpus:
             return self.draw_w(used) * gpus / used
+        if not self.power_w:
+            return 0.0
         part = cores / self.cores if cores < self.cores < inf else 1.0
-        return self.power_w[0] * part if self.power_w else 0.0
+        return self.power_w[0] * part
 
 
 class TeamOrder(StrEnum):
@@ -257,27 +267,32 @@ class KindView:
 
     @cached_property
     def rates(self) -> Mapping[tuple[str, int, bool], float]:
-        """Return what is known of it: steps/s by (GPU type, GPUs, spread)."""
-        known = (t for t in self.throughputs if t.is_known)
-        return {(t.gpu_type, t.gpus, t.spread): t.steps_per_s for t in known}
+        """Known speeds: steps/s by (GPU type, GPUs, spread)."""
+        rates: dict[tuple[str, int, bool], float] = {}
+        for speed in self.throughputs:
+            if speed.is_known:
+                rates[speed.gpu_type, speed.gpus, speed.spread] = speed.steps_per_s
+        return rates
 
     @cached_property
     def is_assumed(self) -> bool:
-        """Return True if a speed of it is only assumed: no run time of it may be shown."""
-        return any(t.source is Source.ASSUMED for t in self.throughputs)
+        """True if a speed of the kind is only assumed: no run time of it may be shown."""
+        return any(speed.source is Source.ASSUMED for speed in self.throughputs)
 
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """Job: a lazy row of `JobColumns`.
+    """Job: a row of `JobColumns`, made when it is read.
 
-    `remaining_steps` of the whole job; `due_s` is soft (inf: none), `deadline_s` hard, `walltime_s`
-    the user's run time (inf: none). `tardiness_weight` is cost per second after `due_s`; `weight` a
-    fair share, `priority` strict (greater first). `received_s` is device time by GPU type.
-    `restart_cost_s` is the time of a checkpoint-restart, with that of the work a stop would lose
-    now; of a job that waits after a run, without the stop. A launch runs for `min_run_s` before it
-    is stopped, unless its node is lost or a due date or a priority requires it. `waiting_cost` is
-    the cost of a second of waiting. An empty `allowed_types` allows every type.
+    `remaining_steps` are of the whole job. `due_s` is soft, `deadline_s` hard, and `walltime_s` the
+    run time that the user expects; inf: none. `tardiness_weight` is the cost of a second after
+    `due_s`, `waiting_cost` that of a second of waiting. `weight` is a fair share, `priority` strict
+    (greater first). `received_s` is device time by GPU type.
+
+    `restart_cost_s` is the time that a stop now would cost: a restart from a checkpoint, and the
+    work since the last one. A job that waits after a run needs the restart alone. A launch runs for
+    `min_run_s` before it is stopped, unless its node is lost or a due date or a priority requires
+    it. An empty `allowed_types` allows every type.
 
     `cores`, `memory_gb` and `resources` are of one unit. A training job is one unit on each of its
     nodes, however many these are; without GPUs (`gpus_max` 0) it is on one node. A `batch` job
@@ -354,6 +369,9 @@ class ProfileRequest:
 
 
 def waiting_cost(value_per_hour: float, team_weight: float = 1.0, priority: int = 0) -> float:
-    """Cost of a second of a job's waiting: each step of priority doubles it, up to 10 steps."""
+    """Return the cost of a second of a job's waiting; `value_per_hour`: cost of an hour.
+
+    Each step of priority doubles it, up to MOST_DOUBLINGS.
+    """
     steps = max(-MOST_DOUBLINGS, min(MOST_DOUBLINGS, priority))
     return float(value_per_hour / SECONDS_PER_HOUR * team_weight * 2.0**steps)
