@@ -33,10 +33,10 @@ class Areas:
 
         Wide jobs count less than by area. A training job counts with its first option.
         """
-        choice = next(iter(self.plan.choices(row)), None)
-        if choice is None or choice.run_s == inf:
+        choices = self.plan.choices(row)
+        if not choices or choices[0].run_s == inf:
             return inf
-        return float(choice.run_s * self.share(choice.request) ** SHARE_POWER)
+        return float(choices[0].run_s * self.share(choices[0].request) ** SHARE_POWER)
 
     def shares(self, rows: Sequence[int]) -> Floats:
         """float64[len(rows)]: shares of running and waiting jobs."""
@@ -47,8 +47,8 @@ class Areas:
         hold = self.plan.state.held.get(row)
         if hold is not None:
             return self.share(hold.allocation.request)
-        choice = next(iter(self.plan.choices(row)), None)
-        return 0.0 if choice is None else self.share(choice.request)
+        choices = self.plan.choices(row)
+        return self.share(choices[0].request) if choices else 0.0
 
     def share(self, request: Request) -> float:
         """Return the largest part, at most 1, that a request takes of any resource."""

@@ -134,5 +134,6 @@ class Conservative:
         return Reservation(start_s, run_s, allocation, alone)
 
     def _add(self, row: int, reservation: Reservation) -> None:
+        """Take a reservation on the timeline, and note it."""
         self.timeline.reserve(row, reservation)
         self.reservations[row] = reservation

@@ -110,21 +110,21 @@ def passed_by(plan: BatchPlan, choice: Choice, heads: Iterable[Head]) -> list[He
 
 
 def keeping(
-    plan: BatchPlan, row: int, choice: Choice, passed: Sequence[Head], found: Allocation
+    plan: BatchPlan, row: int, choice: Choice, passed: Sequence[Head], units: Allocation
 ) -> Allocation | None:
-    """Return units that leave the `passed` reservations what they need: `found`, or others.
+    """Return `units`, or others for this choice, that leave passed reservations what they need.
 
     None if there are none.
     """
     if not passed:
-        return found
+        return units
     # Nodes that the job cannot share with a reservation, as one of both wants them for itself.
     apart = _nodes_of(head for head in passed if head.alone or plan.is_alone(row))
-    for units in (found, plan.find(row, choice, within=~_nodes_of(passed))):
-        if units is None or node_set(units) & apart:
+    for candidate in (units, plan.find(row, choice, within=~_nodes_of(passed))):
+        if candidate is None or node_set(candidate) & apart:
             continue
-        if all(head.later.place(choice.request, _where(units)) for head in passed):
-            return units
+        if all(head.later.place(choice.request, _where(candidate)) for head in passed):
+            return candidate
     return None
 
 

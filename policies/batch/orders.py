@@ -1,4 +1,4 @@
-"""Orders of a queue of batch jobs: which is first, by what is told of them now.
+"""Orders of a queue of batch jobs, by wait, predicted run time and cores.
 
 Beside the plain ones: WFP3 and UNICEF (Tang et al. 2009), F1 (Carastan-Santos and de Camargo 2017,
 made for logs whose first submission is at 0), and smallest area first.
@@ -20,8 +20,8 @@ HEAD_START_S = 60.0
 class Queue:
     """Jobs in a queue, an entry of every array for each.
 
-    `waited_s` float64[J]: since its arrival; `run_s` float64[J]: run time as told, at least 1, inf
-    if unknown; `cores` float64[J]: of all units, at least 1; `arrival_s` float64[J].
+    `waited_s` float64[J]: time since the arrival; `run_s` float64[J]: predicted run time, at least
+    1, inf if unknown; `cores` float64[J]: of all units, at least 1; `arrival_s` float64[J].
     `priority` int64[J]: greater ones come first whatever the order.
     """
 
@@ -33,9 +33,10 @@ class Queue:
 
     def sort(self, order: str) -> Sequence[int]:
         """Return the positions of the jobs, the first first: by priority, order, then arrival."""
-        found = np.lexsort((self.arrival_s, ORDERS[order](self), -self.priority))
-        rows: list[int] = found.tolist()
-        return rows
+        # `lexsort` compares its last key first.
+        keys = self.arrival_s, ORDERS[order](self), -self.priority
+        positions: list[int] = np.lexsort(keys).tolist()
+        return positions
 
 
 Order: TypeAlias = Callable[[Queue], Floats]
@@ -43,6 +44,7 @@ Order: TypeAlias = Callable[[Queue], Floats]
 
 
 def _slowdown(queue: Queue) -> Floats:
+    """(wait + run time) / run time: the greatest first."""
     return -(1.0 + queue.waited_s / queue.run_s)
 
 
@@ -52,7 +54,7 @@ def _wfp3(queue: Queue) -> Floats:
 
 
 def _unicef(queue: Queue) -> Floats:
-    """Wait / (log2(size) times run time), of a size one greater: the greatest first."""
+    """Wait / (log2(size + 1) times run time): the greatest first."""
     return -queue.waited_s / (np.log2(queue.cores + 1.0) * queue.run_s)
 
 

@@ -70,9 +70,9 @@ class BatchPlan:
     """Plan of some jobs, beside the placements of all others.
 
     Rows are those of `view`, the residual snapshot of these jobs. Its running jobs stay, and hold
-    what they have until their expected end; `left_s` is the remaining time of each by row. `rows`:
-    jobs that stay or start. `fit`: order of nodes, see `policies.batch.fit`. `scale_free`: the
-    remaining time of a job that outlives its prediction is a fraction of its run, not a second.
+    what they have until their expected end; `left_s` is the remaining time (s) of each by row.
+    `rows`: jobs that stay or start. `builder` makes their placements. `fit`: order of nodes, see
+    `policies.batch.fit`.
     """
 
     def __init__(
@@ -84,7 +84,11 @@ class BatchPlan:
         *,
         scale_free: bool = False,
     ) -> None:
-        """`rows`: jobs of this plan by their rows of `snapshot`; `others`: what the rest holds."""
+        """`rows`: jobs of this plan by their rows of `snapshot`; `others`: what the rest holds.
+
+        `scale_free`: the remaining time of a job that outlives its prediction is a fraction of its
+        run, not a second.
+        """
         # 1. The view: the snapshot without the other jobs, beside their placements.
         others = tuple(others)
         self.snapshot = snapshot
@@ -95,18 +99,18 @@ class BatchPlan:
             self.view = snapshot.without(left_out, held=others)
         self.columns = self.view.jobs.columns
 
-        # 2. Its free capacity.
-        self.plan = PlanBuilder(self.view, never_touch=True, billed_nodes=snapshot.nodes)
-        self.state = self.plan.state
+        # 2. Its free capacity, beside the jobs that run.
+        self.builder = PlanBuilder(self.view, never_touch=True, billed_nodes=snapshot.nodes)
+        self.state = self.builder.state
         self.fit = order_of(fit, self.state.layout)
         self.nodes_of_others = self._node_set(others)
 
         # 3. Running jobs hold what they have until they are expected to end.
         self.left_s: dict[int, float] = {}
         now_s = self.view.now_s
-        for current in self.plan.pinned:
+        for current in self.builder.pinned:
             row = current.row
-            self.left_s[row] = self.plan.remaining_s(current)
+            self.left_s[row] = self.builder.remaining_s(current)
             least_s = LEAST_REMAINING_S
             if scale_free:
                 least_s = LEAST_REMAINING_FRACTION * (now_s - current.run.since_s)
@@ -131,13 +135,14 @@ class BatchPlan:
     @property
     def placements(self) -> list[Placement]:
         """Placements of the jobs that stay and of those that start."""
-        starting = [self.plan.placement(Placed(*started)) for started in self.started]
+        starting = [self.builder.placement(Placed(*started)) for started in self.started]
         return [*self._staying, *starting]
 
     @cached_property
     def _staying(self) -> list[Placement]:
-        pinned = self.plan.pinned
-        return [self.plan.staying(current, self.left_s[current.row]) for current in pinned]
+        """Placements of the jobs that stay."""
+        pinned = self.builder.pinned
+        return [self.builder.staying(current, self.left_s[current.row]) for current in pinned]
 
     @cached_property
     def queued(self) -> frozenset[int]:
@@ -150,7 +155,7 @@ class BatchPlan:
 
     def request(self, row: int) -> Request:
         """Return the request of a batch job, or of one without GPUs."""
-        return self.plan.options.requests.batch(row)
+        return self.builder.options.requests.batch(row)
 
     def is_alone(self, row: int) -> bool:
         """Return True if a job is to have its nodes to itself."""
@@ -160,7 +165,7 @@ class BatchPlan:
         """Return the ways to start a job, the preferred first."""
         if row in self.queued:
             return [Choice(self.request(row), EVERY, self.run_s(row))]
-        ranked = self.plan.options.ranked(row)
+        ranked = self.builder.options.ranked(row)
         return [Choice(option.request, option.nodes, run_s) for option, run_s in ranked]
 
     def find(
@@ -207,17 +212,18 @@ class BatchPlan:
         """Return a job's predicted run time: of a training job on its preferred option, or inf."""
         if row in self.queued:
             return self.run_s(row)
-        for _, run_s in self.plan.options.ranked(row):
-            return run_s
-        return inf
+        choices = self.choices(row)
+        return choices[0].run_s if choices else inf
 
     def sorted_by(self, order: str, rows: Sequence[int]) -> list[int]:
-        """Return these waiting jobs by priority, then a given order."""
-        return [rows[i] for i in self.queue(rows).sort(order)] if rows else []
+        """Return these waiting jobs by priority, then an order of `policies.batch.orders`."""
+        if not rows:
+            return []
+        return [rows[position] for position in self.queue(rows).sort(order)]
 
     def eligible(self) -> list[int]:
         """Return the waiting jobs that may start."""
-        excluded = self.rows | self.plan.not_eligible.keys()
+        excluded = self.rows | self.builder.not_eligible.keys()
         return [row for row in range(len(self.columns.ids)) if row not in excluded]
 
     # ---- reasons of waiting jobs
@@ -248,7 +254,7 @@ class BatchPlan:
         self, rows: Sequence[int], placements: Collection[Placement]
     ) -> Iterator[tuple[int, Waiting]]:
         """Yield (row, reason) of training jobs: those that are not eligible first."""
-        not_eligible = self.plan.not_eligible
+        not_eligible = self.builder.not_eligible
         eligible = []
         for row in rows:
             if row in not_eligible:
@@ -256,7 +262,7 @@ class BatchPlan:
             else:
                 eligible.append(row)
         if eligible:
-            reasons = Reasons(self.snapshot, self.state, self.plan.options, tuple(placements))
+            reasons = Reasons(self.snapshot, self.state, self.builder.options, tuple(placements))
             yield from zip(eligible, reasons.of(eligible), strict=True)
 
     def _reasons_of_queued(
@@ -270,8 +276,8 @@ class BatchPlan:
         reason_by_request: dict[tuple[Request, bool], Waiting] = {}
         for row in rows:
             # 1. Jobs that must wait whatever the capacity.
-            if row in self.plan.not_eligible:
-                yield row, self.plan.not_eligible[row]
+            if row in self.builder.not_eligible:
+                yield row, self.builder.not_eligible[row]
                 continue
 
             # 2. Jobs with a scheduled start wait for those that hold its nodes.
@@ -290,11 +296,13 @@ class BatchPlan:
 
     def _reason_of_shortage(self, row: int, holders: Holders) -> Waiting:
         """Return why a job of the queue does not fit now: no node, too little power, or holders."""
+        # 1. It would not fit on the empty cluster.
         request = self.request(row)
         empty = self._empty
         if least_shortage(empty, [(request, EVERY)]) == Shortage(ShortageCode.CAPACITY):
             return self._reason_when_impossible(row, request)
 
+        # 2. Devices and resources are free, but no power.
         if self.state.cap_mw < inf:
             nodes = EVERY
             if self.is_alone(row):
@@ -303,10 +311,11 @@ class BatchPlan:
             if shortage is not None and shortage.code is ShortageCode.POWER_CAP:
                 return for_power(self.snapshot, shortage)
 
+        # 3. Other jobs hold the nodes that suit it.
         classes, allowed = empty.layout.admitting(request)
         suitable: NodeSet = 0
-        for node_class in classes:
-            suitable |= empty.layout.members[node_class]
+        for c in classes:
+            suitable |= empty.layout.members[c]
         return held_by(holders, WaitCode.NO_CAPACITY, suitable & allowed & empty.open)
 
     def _reason_when_impossible(self, row: int, request: Request) -> Waiting:
@@ -324,7 +333,7 @@ class BatchPlan:
     def fits_when_empty(self, row: int) -> bool:
         """Return True if a job could start on the cluster without other jobs."""
         if row not in self.queued:
-            return bool(self.plan.options.of(row))
+            return bool(self.builder.options.of(row))
         return why_not(self._empty, self.request(row)) is None
 
     @cached_property

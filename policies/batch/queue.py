@@ -93,7 +93,7 @@ def _start(plan: BatchPlan, rows: Iterable[int]) -> None:
         row = plan.view.jobs.position[job]
         (choice,) = plan.choices(row)
         key = choice.request, plan.is_alone(row)
-        if key in unplaceable or row in plan.plan.not_eligible:
+        if key in unplaceable or row in plan.builder.not_eligible:
             continue
         allocation = plan.find(row, choice)
         if allocation is None:

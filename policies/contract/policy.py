@@ -123,8 +123,8 @@ def _json_type(definition: Field[Any]) -> str:
     default_type = type(definition.default)
     if default_type not in JSON_TYPES:
         types = ", ".join(known.__name__ for known in JSON_TYPES)
-        found = f"{definition.default!r:.80}"
-        raise TypeError(f"{definition.name}: its default must be one of {types}, not {found}")
+        shown = f"{definition.default!r:.80}"
+        raise TypeError(f"{definition.name}: its default must be one of {types}, not {shown}")
     return JSON_TYPES[default_type]
 
 

@@ -127,7 +127,8 @@ class _Repair:
     """
 
     def __init__(self, plan: Plan, snapshot: Snapshot) -> None:
-        self.given, self.snapshot = plan, snapshot
+        self.original = plan
+        self.snapshot = snapshot
         self.running: Mapping[str, tuple[Running, ...]] = dict(
             zip(snapshot.jobs.columns.ids, snapshot.jobs.columns.others["running"], strict=True)
         )
@@ -139,25 +140,25 @@ class _Repair:
     def planned(self) -> Mapping[str, Gang]:
         """Gangs of the plan by job, in its order."""
         gangs: dict[str, list[Placement]] = {}
-        for placement in self.given.placements:
+        for placement in self.original.placements:
             gangs.setdefault(placement.job, []).append(placement)
         return {job: tuple(gang) for job, gang in gangs.items()}
 
     def plan(self) -> Plan:
         """Return the plan as far as it is repaired."""
         if not self.steps:
-            return self.given
+            return self.original
         gangs = self._gangs()
         placements = tuple(placement for gang in gangs.values() for placement in gang)
         trained = {p.job for p in placements if p.purpose is TRAINING}
         phases = self.snapshot.jobs.columns.others["phase"]
         position = self.snapshot.jobs.position
-        waiting = [entry for entry in self.given.waiting if entry.job not in self.steps]
+        waiting = [entry for entry in self.original.waiting if entry.job not in self.steps]
         for job in self.steps:
             if job in position and job not in trained:
                 waiting.append(waiting_unplaced(job, phases[position[job]]))
         return replace(
-            self.given,
+            self.original,
             placements=placements,
             waiting=tuple(waiting),
             objective=None,
@@ -249,7 +250,7 @@ class _Repair:
             for job, gang in gangs_on[node.id]:
                 if job in bad:
                     continue
-                tried = _only(self.given, (*taken, *gang))
+                tried = _only(self.original, (*taken, *gang))
                 broken = [v for v in node_violations(tried, alone) if v.code in ON_A_NODE]
                 if broken:
                     bad[job] = broken[0]
@@ -283,7 +284,7 @@ class _Repair:
         def first_violation(number: int) -> Violation | None:
             """Return the first violation of the first `number` gangs alone."""
             placements = [placement for _, gang in gangs[:number] for placement in gang]
-            return next(iter(violations(_only(self.given, placements), self.snapshot)), None)
+            return next(iter(violations(_only(self.original, placements), self.snapshot)), None)
 
         of_all = first_violation(len(gangs))
         if of_all is None:

@@ -21,7 +21,7 @@ from foundation.child_processes.child import (
 from foundation.child_processes.messages import DeadlineError
 from foundation.forms import NUL, FormError, cleaned
 from policies.contract import plan_json
-from policies.contract import policy as base
+from policies.contract import policy as policy_contract
 from policies.contract.plan import LONGEST_TEXT, Plan
 from policies.contract.policy import PolicyError, SolverFailedError
 from policies.contract.snapshot import Snapshot
@@ -31,7 +31,7 @@ START_S = 60.0
 
 OUT_OF_MEMORY = b'"error":{"type":"MemoryError"'
 HEAD = 100
-"""Bytes at the start of an answer that hold its request number."""
+"""Bytes at the start of an answer that hold its request number and the type of its error."""
 
 
 class SolverProcess:
@@ -70,19 +70,20 @@ class SolverProcess:
         with self._lock:
             self._number += 1
             head = {"id": self._number, "policy": policy, "parameters": dict(parameters or {})}
-            request = b"".join(
-                [json.dumps(head).encode()[:-1], b', "snapshot": ', snapshot.canonical_bytes, b"}"]
-            )
-            answer = self._ask(request, policy)
+            # The snapshot's own bytes are put in, as they may be megabytes.
+            open_head = json.dumps(head).encode().removesuffix(b"}")
+            parts = [open_head, b', "snapshot": ', snapshot.canonical_bytes, b"}"]
+            answer = self._ask(b"".join(parts), policy)
         return _plan_of(answer)
 
     @property
     def pid(self) -> int | None:
-        """Number of the child; None if none runs."""
+        """Process id of the child; None if none runs."""
         child = self._child
         return None if child is None or child.has_ended() else child.pid
 
     def close(self) -> None:
+        """End the child; the next request starts a new one."""
         self._forget_parents_child()
         with self._lock:
             self._kill()
@@ -94,12 +95,14 @@ class SolverProcess:
         self.close()
 
     def _forget_parents_child(self) -> None:
+        """After a fork leave the child and its lock to the parent process."""
         if self._owner != os.getpid():
             self._owner = os.getpid()
             self._lock = threading.Lock()
             self._child = None
 
     def _ask(self, request: bytes, policy: str) -> bytes:
+        """Return the child's answer. Raises SolverFailedError after a crash or timeout."""
         with self._or_killed(policy):
             child = self._ready()
             deadline_s = monotonic() + self.timeout_s
@@ -152,6 +155,7 @@ class SolverProcess:
 
 
 def _plan_of(line: bytes) -> Plan:
+    """Return the plan in an answer. Raises the error in it, or SolverFailedError if it has none."""
     try:
         answer: dict[str, Any] = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -171,7 +175,8 @@ def _plan_of(line: bytes) -> Plan:
 
 def _error_of(error: Mapping[str, str]) -> PolicyError:
     """Convert the child's error; any but a PolicyError is a failed solver."""
-    of, message = getattr(base, error["type"], None), cleaned(error["message"], LONGEST_TEXT)
-    if isinstance(of, type) and issubclass(of, PolicyError):
-        return of(message)
+    message = cleaned(error["message"], LONGEST_TEXT)
+    error_class = getattr(policy_contract, error["type"], None)
+    if isinstance(error_class, type) and issubclass(error_class, PolicyError):
+        return error_class(message)
     return SolverFailedError(f"{cleaned(error['type'], 100)}: {message}")

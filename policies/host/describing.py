@@ -1,9 +1,8 @@
 """`python -m policies.host.describing`: import a third party's policy and describe it.
 
-The line of standard input: {"name": ..., "value": "module:class", "parameters": {...} or null}. The
-line of standard output: {"schema": ..., "file": ..., "places_batch": ...}, or {"error": text,
-"parameter": whether a parameter is wrong}.
-See `policies.host.third_parties`.
+It reads one line: {"name": ..., "value": "module:class", "parameters": {...} or null}. It writes
+one line: {"schema": ..., "file": ..., "places_batch": ...}, or {"error": text, "parameter": true if
+a parameter is wrong}. See `policies.host.third_parties`.
 """
 
 import json
@@ -25,7 +24,7 @@ from policies.host import registry
 
 
 def main() -> None:
-    """Answer, then exit at once, whatever threads or handlers the module left."""
+    """Answer one request, then exit at once, whatever threads or handlers the module left."""
     set_up_child(memory_bytes=half_of_memory())
     requests, answers = reserve_pipes()
     request = json.loads(requests.readline())
@@ -35,20 +34,22 @@ def main() -> None:
 
 
 def _answer(entry: EntryPoint, parameters: dict[str, object] | None) -> dict[str, Any]:
+    """Return the answer about a policy, made with parameters if any are given."""
     try:
         policy = registry.imported(entry)
         if parameters is not None:
             registry.made(entry.name, policy, parameters)
         return {
             "schema": parameters_schema(policy),
-            "file": _file(policy),
+            "file": _source_file(policy),
             "places_batch": places_batch(policy),
         }
     except PolicyError as error:
         return {"error": cleaned(str(error)), "parameter": isinstance(error, PolicyParameterError)}
 
 
-def _file(policy: type) -> str:
+def _source_file(policy: type) -> str:
+    """Return the source file of a class; "" if it has none."""
     try:
         return getsourcefile(policy) or ""
     except (OSError, TypeError):  # made by no module with a file

@@ -1,8 +1,9 @@
 """Registry of policies, imported on first use; third parties add theirs by an entry point.
 
 An entry point of the group `loadmaster.policies` names a frozen dataclass (see
-`policies.contract.policy`). A broken one is listed with its error. Only `make` imports it; all else
-is asked of another process, as an import may never end (`policies.host.third_parties`, ADR 0020).
+`policies.contract.policy`). A broken one is listed with its error. Only `make` imports a third
+party's policy; all other functions ask another process about it, as an import may never end
+(`policies.host.third_parties`, ADR 0020).
 """
 
 from collections.abc import Mapping
@@ -71,8 +72,8 @@ class PolicyEntry:
 
 
 def names() -> tuple[str, ...]:
-    """Names of all policies, without importing any."""
-    return (*BUILT_IN, *_third_party())
+    """Return the names of all policies, without importing any."""
+    return (*BUILT_IN, *_entry_points())
 
 
 def make(name: str, parameters: Mapping[str, object] | None = None) -> Policy:
@@ -109,47 +110,47 @@ def check(name: str, parameters: Mapping[str, object] | None = None) -> None:
 
 
 def schema(name: str) -> dict[str, Any]:
-    """JSON Schema of a policy's parameters, in bounded time. Raises as `make`."""
+    """Return the JSON Schema of a policy's parameters, in bounded time. Raises as `make`."""
     if name in BUILT_IN:
         return parameters_schema(_built_in(name))
     return dict(third_parties.describe(_entry_point(name)).schema)
 
 
 def source_file(name: str) -> str:
-    """File of a policy, in bounded time; "" without any. Raises as `make`."""
+    """Return the source file of a policy, in bounded time; "" if none. Raises as `make`."""
     if name in BUILT_IN:
         return getsourcefile(_built_in(name)) or ""
     return third_parties.describe(_entry_point(name)).file
 
 
 def entries() -> tuple[PolicyEntry, ...]:
-    """All policies with their first documentation line or their error, in bounded time."""
-    with ThreadPoolExecutor(AT_ONCE) as pool:  # they mostly wait, for processes that import
-        others = tuple(pool.map(_entry, _third_party().values()))
-    return (*(PolicyEntry(name, str(schema(name)["description"])) for name in BUILT_IN), *others)
+    """Return all policies with their first documentation line or their error, in bounded time."""
+    built_in = [PolicyEntry(name, str(schema(name)["description"])) for name in BUILT_IN]
+    with ThreadPoolExecutor(AT_ONCE) as pool:  # threads mostly wait for processes that import
+        third_party = pool.map(_third_party_entry, _entry_points().values())
+        return (*built_in, *third_party)
 
 
-def imported(entry: EntryPoint) -> type:
-    """Import a third party's class. PolicyError if broken or no policy."""
-    told = f"policy {entry.name!r} ({entry.value})"
+def imported(entry_point: EntryPoint) -> type:
+    """Import a third party's class. PolicyError if it is broken or no policy."""
+    subject = f"policy {entry_point.name!r} ({entry_point.value})"
     try:
-        policy = entry.load()
+        policy = entry_point.load()
     except (Exception, SystemExit) as error:  # an import may raise anything, or want to end us
-        raise PolicyError(f"{told} cannot be loaded: {_worded(error)}") from error
+        raise PolicyError(f"{subject} cannot be loaded: {_worded(error)}") from error
     if not _is_policy(policy):
-        raise PolicyError(f"{told} is not a frozen dataclass with __call__(snapshot)")
+        raise PolicyError(f"{subject} is not a frozen dataclass with __call__(snapshot)")
     try:
         parameters_schema(policy)
     except Exception as error:
         # fields that are no parameters, or no documentation: it could neither be shown nor set
-        raise PolicyError(
-            f"{told} has parameters that cannot be shown: {_worded(error)}"
-        ) from error
+        cause = f"has parameters that cannot be shown: {_worded(error)}"
+        raise PolicyError(f"{subject} {cause}") from error
     return cast(type, policy)
 
 
 def made(name: str, policy: type, parameters: Mapping[str, object]) -> Policy:
-    """Make a third party's policy. Raises PolicyError for any failure."""
+    """Make a third party's policy with these parameters. PolicyError for any failure."""
     values = checked(policy, parameters)
     try:
         return cast(Policy, policy(**values))
@@ -161,40 +162,49 @@ def made(name: str, policy: type, parameters: Mapping[str, object]) -> Policy:
         ) from error
 
 
-def _entry(point: EntryPoint) -> PolicyEntry:
+def _third_party_entry(entry_point: EntryPoint) -> PolicyEntry:
+    """Return a third party's policy with its summary or its error."""
     try:
-        summary = third_parties.describe(point).summary
-        return PolicyEntry(point.name, summary, third_party=True)
+        summary = third_parties.describe(entry_point).summary
+        return PolicyEntry(entry_point.name, summary, third_party=True)
     except PolicyError as error:
-        return PolicyEntry(point.name, "", str(error), third_party=True)
+        return PolicyEntry(entry_point.name, "", str(error), third_party=True)
 
 
-def _third_party() -> dict[str, EntryPoint]:
-    found = sorted(entry_points(group=GROUP), key=lambda e: e.name)
-    return {e.name: e for e in found if e.name not in BUILT_IN}
+def _entry_points() -> dict[str, EntryPoint]:
+    """Return third parties' entry points by name, sorted; built-in names are not theirs to take."""
+    by_name: dict[str, EntryPoint] = {}
+    for entry_point in sorted(entry_points(group=GROUP), key=lambda each: each.name):
+        if entry_point.name not in BUILT_IN:
+            by_name[entry_point.name] = entry_point
+    return by_name
 
 
 def _built_in(name: str) -> type:
-    module, _, attribute = BUILT_IN[name].partition(":")
-    return cast(type, getattr(import_module(module), attribute))
+    """Import a built-in policy's class."""
+    module, _, class_name = BUILT_IN[name].partition(":")
+    return cast(type, getattr(import_module(module), class_name))
 
 
 def _entry_point(name: str) -> EntryPoint:
-    point = _third_party().get(name)
-    if point is None:
+    """Return a third party's entry point. UnknownPolicyError if there is none."""
+    entry_point = _entry_points().get(name)
+    if entry_point is None:
         raise UnknownPolicyError(f"{name!r}: no such policy; known are: {', '.join(names())}")
-    return point
+    return entry_point
 
 
-def _is_policy(found: object) -> bool:
-    if not (isinstance(found, type) and is_dataclass(found)):
+def _is_policy(loaded: object) -> bool:
+    """Return True for a frozen dataclass that can be called."""
+    if not (isinstance(loaded, type) and is_dataclass(loaded)):
         return False
-    params = getattr(found, "__dataclass_params__")  # noqa: B009  # not in the stubs
-    return bool(params.frozen) and any("__call__" in vars(of) for of in found.__mro__)
+    params = getattr(loaded, "__dataclass_params__")  # noqa: B009  # not in the stubs
+    has_call = any("__call__" in vars(base) for base in loaded.__mro__)
+    return bool(params.frozen) and has_call
 
 
 def _worded(error: BaseException) -> str:
-    """Class and message of the error; the class alone if the message cannot be made."""
+    """Return class and message of an error; the class alone if the message cannot be made."""
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:  # an exception's own text may be broken as well

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from typing import IO, Any
 
 from foundation.child_processes.messages import write_message
-from foundation.forms import FormError
 from foundation.garbage import not_collected
 from policies.contract import plan_json, snapshot_json
 from policies.contract.plan import Plan
@@ -21,7 +20,7 @@ READY = {"ready": True}
 
 
 def serve(requests: Iterable[str | bytes], answers: IO[str]) -> None:
-    """Answer until requests end."""
+    """Warm up, then answer until the requests end."""
     warm_up()
     write_message(answers, READY)
     for line in requests:
@@ -29,7 +28,7 @@ def serve(requests: Iterable[str | bytes], answers: IO[str]) -> None:
 
 
 def answer(line: str | bytes) -> dict[str, Any]:
-    """Answer a request line; failures become error answers."""
+    """Return the answer to a request line; failures become error answers."""
     number: Any = None
     try:
         with not_collected():
@@ -41,27 +40,34 @@ def answer(line: str | bytes) -> dict[str, Any]:
         if not isinstance(plan, Plan):
             raise PolicyError(f"the policy returned {type(plan).__name__}, not a Plan")
         return {"id": number, "plan": plan_json.to_json(plan)}
-    except (PolicyError, FormError) as error:
-        return _error(number, error)
     except Exception as error:
-        # a policy may fail in any way: the caller is told, the next request gets its chance
+        # A policy may fail in any way: the caller is told, and the next request is answered.
         return _error(number, error)
 
 
 def warm_up() -> None:
-    """Compile or load the kernels on a tiny snapshot."""
-    job = {"id": "j", "kind": "k", "arrival_s": 0, "remaining_steps": 1}
+    """Compile or load the kernels: decide about a tiny snapshot."""
     device = {"id": "d", "memory_gb": 1}
     node = {"id": "n", "name": "n", "gpu_type": "t", "devices": [device], "power_w": [1, 2]}
     speed = {"gpu_type": "t", "gpus": 1, "steps_per_s": 1, "source": "measured"}
-    cluster = {"version": 1, "cluster": "warm-up", "now_s": 0, "round_s": 1, "seed": 1}
-    of_cluster = {"nodes": [node], "kinds": [{"id": "k", "throughputs": [speed]}], "jobs": [job]}
-    snapshot = snapshot_json.from_json({**cluster, **of_cluster})
+    snapshot = snapshot_json.from_json(
+        {
+            "version": 1,
+            "cluster": "warm-up",
+            "now_s": 0,
+            "round_s": 1,
+            "seed": 1,
+            "nodes": [node],
+            "kinds": [{"id": "k", "throughputs": [speed]}],
+            "jobs": [{"id": "j", "kind": "k", "arrival_s": 0, "remaining_steps": 1}],
+        }
+    )
     registry.make(registry.DEFAULT)(snapshot)
     registry.make("randomized_greedy", {"iterations": 1})(snapshot)
 
 
 def _error(number: Any, error: Exception) -> dict[str, Any]:
+    """Return the answer for a failed request."""
     try:
         message = str(error)
     except Exception:  # an exception's own text may be broken as well

@@ -1,8 +1,8 @@
 """Descriptions of third parties' policies, made in another process with a time limit.
 
-Importing a module may do anything, never ending included: those who list policies or check
-parameters ask here; only who runs a policy imports it (ADR 0020). Answers are kept while this
-process lives, failures for KEPT_S.
+Importing a module may do anything, even never end. So a process that lists policies or checks
+parameters asks here, and only one that runs a policy imports it (ADR 0020). Answers are kept while
+this process lives, failures for KEPT_S.
 """
 
 import json
@@ -34,7 +34,7 @@ MOST_KEPT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """JSON Schema of a policy's parameters, its file or "", and whether it places batch jobs."""
+    """JSON Schema of a policy's parameters, its source file ("": none), and if it places batch."""
 
     schema: Mapping[str, Any]
     file: str
@@ -47,7 +47,7 @@ class Description:
 
 
 _kept: dict[tuple[str, str], tuple[Description | PolicyError, float]] = {}
-"""Answers with their expiry, by request and version of the package."""
+"""(answer, its expiry on the monotonic clock in s) by request and version of the package."""
 
 
 def describe(entry: EntryPoint, parameters: Mapping[str, object] | None = None) -> Description:
@@ -60,15 +60,18 @@ def describe(entry: EntryPoint, parameters: Mapping[str, object] | None = None) 
         {"name": entry.name, "value": entry.value, "parameters": parameters}, default=str
     )
     key = (request, entry.dist.version if entry.dist else "")
-    found, until_s = _kept.get(key, (None, 0.0))
-    if found is None or until_s < monotonic():
-        found = _asked(entry, request)
+    answer, expires_s = _kept.get(key, (None, 0.0))
+    if answer is None or expires_s < monotonic():
+        answer = _ask(entry, request)
+        expires_s = inf
+        if isinstance(answer, PolicyError):
+            expires_s = monotonic() + KEPT_S
         if len(_kept) >= MOST_KEPT:
             _kept.clear()
-        _kept[key] = found, monotonic() + KEPT_S if isinstance(found, PolicyError) else inf
-    if isinstance(found, PolicyError):
-        raise type(found)(str(found))  # anew: an error that is raised twice gathers tracebacks
-    return found
+        _kept[key] = answer, expires_s
+    if isinstance(answer, PolicyError):
+        raise type(answer)(str(answer))  # anew: an error that is raised twice gathers tracebacks
+    return answer
 
 
 def forget() -> None:
@@ -76,14 +79,16 @@ def forget() -> None:
     _kept.clear()
 
 
-def _asked(entry: EntryPoint, request: str) -> Description | PolicyError:
+def _ask(entry: EntryPoint, request: str) -> Description | PolicyError:
+    """Ask another process about a policy; return its description, or why there is none."""
     try:
         return _read(entry, _answer_of_child(request))
     except PolicyError as error:
         return error
     except DeadlineError:
-        told = f"took more than {LIMIT_S:g} s and was stopped; it is tried again after {KEPT_S:g} s"
-        return PolicyError(f"policy {entry.name!r} ({entry.value}) cannot be loaded: it {told}")
+        subject = f"policy {entry.name!r} ({entry.value}) cannot be loaded"
+        stopped = f"it took more than {LIMIT_S:g} s and was stopped"
+        return PolicyError(f"{subject}: {stopped}; it is tried again after {KEPT_S:g} s")
 
 
 def _answer_of_child(request: str) -> bytes:
@@ -99,11 +104,14 @@ def _answer_of_child(request: str) -> bytes:
 
 
 def _read(entry: EntryPoint, answer: bytes) -> Description:
+    """Return the description in the child's answer. Raises the error in it as PolicyError."""
     try:
-        told = json.loads(answer)
+        form = json.loads(answer)
     except ValueError:
-        told = f"policy {entry.name!r} ({entry.value}) cannot be loaded"
-        raise PolicyError(f"{told}: it ended the process that imported it") from None
-    if "error" in told:
-        raise (PolicyParameterError if told["parameter"] else PolicyError)(told["error"])
-    return Description(told["schema"], told["file"], told["places_batch"])
+        subject = f"policy {entry.name!r} ({entry.value}) cannot be loaded"
+        raise PolicyError(f"{subject}: it ended the process that imported it") from None
+    if "error" not in form:
+        return Description(form["schema"], form["file"], form["places_batch"])
+    if form["parameter"]:
+        raise PolicyParameterError(form["error"])
+    raise PolicyError(form["error"])

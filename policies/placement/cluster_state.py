@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 from policies.placement.finders import FINDERS, Order, least_power_mw
 from policies.placement.free_capacity import FreeCapacity
-from policies.placement.layout import EVERY, Allocation, Request
+from policies.placement.layout import EVERY, Allocation, NodeSet, Request
 
 
 class ClusterState(FreeCapacity):
     """Free capacity that can be searched."""
 
     def find(
-        self, request: Request, only: int = EVERY, key: Order | None = None
+        self, request: Request, only: NodeSet = EVERY, key: Order | None = None
     ) -> Allocation | None:
         """Return the preferred allocation within the power cap; None exactly if there is none.
 
@@ -24,7 +24,7 @@ class ClusterState(FreeCapacity):
         """
         return FINDERS[request.span](self, request, only, key)
 
-    def find_first(self, requests: Iterable[Request], only: int = EVERY) -> Allocation | None:
+    def find_first(self, requests: Iterable[Request], only: NodeSet = EVERY) -> Allocation | None:
         """Return an allocation for the first of these alternatives that fits."""
         for request in requests:
             allocation = self.find(request, only)
@@ -47,7 +47,7 @@ class Shortage(NamedTuple):
     missing_mw: int = 0
 
 
-def why_not(state: ClusterState, request: Request, only: int = EVERY) -> Shortage | None:
+def why_not(state: ClusterState, request: Request, only: NodeSet = EVERY) -> Shortage | None:
     """Return what a request lacks on these nodes; None if it fits."""
     if state.cap_mw == inf:
         return None if state.find(request, only) else Shortage(ShortageCode.CAPACITY)
@@ -55,4 +55,6 @@ def why_not(state: ClusterState, request: Request, only: int = EVERY) -> Shortag
     if needed_mw is None:
         return Shortage(ShortageCode.CAPACITY)
     missing_mw = needed_mw + state.used_mw - state.cap_mw
-    return Shortage(ShortageCode.POWER_CAP, int(missing_mw)) if missing_mw > 0 else None
+    if missing_mw <= 0:
+        return None
+    return Shortage(ShortageCode.POWER_CAP, int(missing_mw))

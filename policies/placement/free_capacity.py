@@ -1,7 +1,7 @@
 """Free capacity of a cluster while one plan is made: groups of like nodes, take and release.
 
-Nodes of one class with equal free capacity form a group, an int used as a set of node numbers, so a
-search costs as much as there are groups. `release` undoes `take` exactly. The searches are in
+Nodes of one class with equal free capacity form a group, kept as one set of nodes, so a search
+costs as much as there are groups. `release` undoes `take` exactly. The searches are in
 `finders.py`, and `cluster_state.py` puts both together.
 """
 
@@ -11,16 +11,18 @@ from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
 from math import inf
-from typing import NamedTuple, Self, TypeAlias
+from typing import NamedTuple, Self
 
 from policies.placement.layout import (
     DEVICES,
     EVERY,
     RESOURCES,
     Allocation,
+    DeviceSet,
     Free,
     Layout,
     NodeClass,
+    NodeSet,
     Part,
     Request,
     node_set,
@@ -32,42 +34,46 @@ class Group(NamedTuple):
 
     of_class: NodeClass
     free: Free
-    nodes: int
+    nodes: NodeSet
     units: int
 
 
-Wanted: TypeAlias = tuple[dict[int, tuple[int, tuple[int, ...]]], bool]
-"""(devices and resources by node, whether these devices are free)."""
+class Taking(NamedTuple):
+    """Devices and amounts of resources (in billionths) that allocations take of one node."""
+
+    devices: DeviceSet
+    amounts: tuple[int, ...]
 
 
 class Hold(NamedTuple):
     """Allocation of a job and its expected end (s); inf if unknown.
 
-    `closed`: nodes (a set) that are closed until then, as the job is to be alone there.
+    `closed`: nodes that are closed until then, as the job is to be alone there.
     """
 
     end_s: float
     allocation: Allocation
-    closed: int = 0
+    closed: NodeSet = 0
 
 
 class FreeCapacity:
     """Free capacity of every node, power in use, and held allocations.
 
-    `free[n]`: free capacity of node n; `idle[n]`: its free devices as a bit set; `open`: nodes that
-    are searched. `cap_mw`, `used_mw`: power, counted only under a cap. `held`: by job.
+    `free[n]`: free capacity of node n; `idle[n]`: its free devices; `open`: nodes that are
+    searched. `cap_mw`, `used_mw`: power, counted only under a cap. `held`: by job.
     """
 
     def __init__(
         self,
         layout: Layout,
         cap_mw: float = inf,
-        idle: Sequence[int] | None = None,
+        idle: Sequence[DeviceSet] | None = None,
         free: Sequence[Free] | None = None,
     ) -> None:
+        """`idle`, `free`: by default all that the nodes have."""
         self.layout = layout
         self.cap_mw = cap_mw
-        self.open = EVERY
+        self.open: NodeSet = EVERY
         self.idle = list(layout.present if idle is None else idle)
         if free is None:
             self.free = [layout.classes[c].capacity for c in layout.class_of]
@@ -92,12 +98,12 @@ class FreeCapacity:
         return new
 
     @cached_property
-    def groups(self) -> list[dict[Free, int]]:
+    def groups(self) -> list[dict[Free, NodeSet]]:
         """By class, the nodes with each free capacity; made by the first search."""
-        found: list[dict[Free, int]] = [{} for _ in self.layout.classes]
+        groups: list[dict[Free, NodeSet]] = [{} for _ in self.layout.classes]
         for n, (c, free) in enumerate(zip(self.layout.class_of, self.free, strict=True)):
-            found[c][free] = found[c].get(free, 0) | 1 << n
-        return found
+            groups[c][free] = groups[c].get(free, 0) | 1 << n
+        return groups
 
     @cached_property
     def order(self) -> list[list[Free]]:
@@ -112,23 +118,24 @@ class FreeCapacity:
         """Leave a node out of searches (cordoned or draining); its jobs can be released."""
         self.open &= ~(1 << node)
 
-    def keep_idle(self, node: int, devices: int) -> None:
+    def keep_idle(self, node: int, devices: DeviceSet) -> None:
         """Give free devices of a node to nobody: they are kept for a job that starts later."""
         self._use(node, devices, (), 1)
 
     # ---- what fits
 
-    def groups_for(self, request: Request, only: int = EVERY) -> Iterator[Group]:
+    def groups_for(self, request: Request, only: NodeSet = EVERY) -> Iterator[Group]:
         """Yield groups of open nodes with room for a unit, class by class, each by best fit."""
         classes, allowed = self.layout.admitting(request)
         for c in classes:
             yield from self.groups_of(c, request, allowed & self.open & only)
 
-    def groups_of(self, c: int, request: Request, allowed: int) -> Iterator[Group]:
+    def groups_of(self, c: int, request: Request, allowed: NodeSet) -> Iterator[Group]:
         """Yield the groups of class c with room for a unit, the least free capacity first."""
         of_class = self.layout.classes[c]
         groups = self.groups[c]
         order = self.order[c]
+        # Free devices come first in `Free`: the groups before have too few.
         for i in range(bisect_left(order, (request.gpus,)), len(order)):
             free = order[i]
             nodes = groups[free] & allowed
@@ -138,16 +145,20 @@ class FreeCapacity:
                     yield Group(of_class, free, nodes, units)
 
     def fits(self, request: Request, node: int) -> bool:
-        """Return True if all units fit on this node now."""
-        found = self.groups_for(request, 1 << node)
-        return any(g.units == request.units and self.affordable(request, g) for g in found)
+        """Return True if all units fit on this node now, within the power cap."""
+        for group in self.groups_for(request, 1 << node):
+            if group.units == request.units and self.affordable(request, group):
+                return True
+        return False
 
-    def place(self, request: Request, where: Iterable[tuple[int, int]]) -> Allocation | None:
+    def place(
+        self, request: Request, units_on_nodes: Iterable[tuple[int, int]]
+    ) -> Allocation | None:
         """Return units on given nodes, [(node, units)], if they fit there and the power suffices.
 
         The caller checks types, labels and closed nodes.
         """
-        where = list(where)
+        where = list(units_on_nodes)
         if any(request.fitting(self.free[node]) < units for node, units in where):
             return None
         if self.cap_mw < inf and self.extra_mw(request, where) > self.cap_mw - self.used_mw:
@@ -155,30 +166,32 @@ class FreeCapacity:
         return self.allocation(request, where)
 
     def allocation(self, request: Request, where: Iterable[tuple[int, int]]) -> Allocation:
-        """Return these units on the first free devices of their nodes."""
-        parts = [Part(n, units, self.devices(request, n, units)) for n, units in where]
+        """Return units on given nodes, [(node, units)], each on the node's first free devices."""
+        parts = [Part(node, units, self.devices(request, node, units)) for node, units in where]
         return Allocation(request, tuple(parts))
 
-    def devices(self, request: Request, node: int, units: int, wanted: int = 0) -> int:
+    def devices(self, request: Request, node: int, units: int, wanted: DeviceSet = 0) -> DeviceSet:
         """Return the first free devices of a node for `units` units, those in `wanted` first."""
-        rest = self.idle[node]
+        suitable = self.idle[node]
         if request.devices_at != DEVICES:
             level = request.devices_at - RESOURCES - len(self.layout.resources)
-            rest &= self.layout.wide[node][level]
-        chosen, preferred = 0, rest & wanted
+            suitable &= self.layout.wide[node][level]
+        chosen: DeviceSet = 0
         for _ in range(units * request.gpus):
-            bit = (preferred or rest) & -(preferred or rest)
-            chosen, preferred, rest = chosen | bit, preferred & ~bit, rest & ~bit
+            left = suitable & wanted or suitable
+            lowest_bit = left & -left
+            chosen |= lowest_bit
+            suitable &= ~lowest_bit
         return chosen
 
     def free_gpus(self) -> dict[str, int]:
         """Return the free devices of open nodes by GPU type."""
-        found: dict[str, int] = {}
-        for of, groups in zip(self.layout.classes, self.groups, strict=True):
+        gpus_of: dict[str, int] = {}
+        for of_class, groups in zip(self.layout.classes, self.groups, strict=True):
             for free, nodes in groups.items():
                 gpus = free[DEVICES] * (nodes & self.open).bit_count()
-                found[of.gpu_type] = found.get(of.gpu_type, 0) + gpus
-        return found
+                gpus_of[of_class.gpu_type] = gpus_of.get(of_class.gpu_type, 0) + gpus
+        return gpus_of
 
     # ---- power
 
@@ -193,9 +206,12 @@ class FreeCapacity:
         return _step_mw(group.of_class, group.free, request, units)
 
     def extra_mw(self, request: Request, where: Iterable[tuple[int, int]]) -> int:
-        """Return the additional power of units on given nodes, each node once."""
-        classes, of = self.layout.classes, self.layout.class_of
-        return sum(_step_mw(classes[of[n]], self.free[n], request, units) for n, units in where)
+        """Return the additional power of units on given nodes, [(node, units)], each node once."""
+        extra_mw = 0
+        for node, units in where:
+            of_class = self.layout.classes[self.layout.class_of[node]]
+            extra_mw += _step_mw(of_class, self.free[node], request, units)
+        return extra_mw
 
     def has_power_for(self, allocation: Allocation) -> bool:
         """Return True if the power cap allows an allocation beside what is in use."""
@@ -207,8 +223,12 @@ class FreeCapacity:
         return self.extra_mw(allocation.request, units.items()) <= self.cap_mw - self.used_mw
 
     def _power_mw(self) -> int:
-        classes, of = self.layout.classes, self.layout.class_of
-        return sum(classes[of[n]].draw(free) for n, free in enumerate(self.free))
+        """Return the power of all nodes as they are used."""
+        classes = self.layout.classes
+        power_mw = 0
+        for c, free in zip(self.layout.class_of, self.free, strict=True):
+            power_mw += classes[c].draw(free)
+        return power_mw
 
     # ---- change
 
@@ -220,7 +240,10 @@ class FreeCapacity:
         *,
         alone: bool = False,
     ) -> None:
-        """Take what is free; `job` holds it as in `hold`. ValueError, no change, if it is not."""
+        """Take an allocation, whatever its power; `job` holds it as in `hold`.
+
+        ValueError, and no change, if it is not free.
+        """
         if not self.is_free(allocation):
             raise ValueError(f"not free: {allocation}")
         for part in allocation.parts:
@@ -243,7 +266,7 @@ class FreeCapacity:
         return True
 
     def release(self, allocation: Allocation, job: Hashable | None = None) -> None:
-        """Undo `take`. ValueError, no change, if its devices are free."""
+        """Undo `take`. ValueError, and no change, if one of its devices is free."""
         if any(devices & self.idle[node] for node, _, devices in allocation.parts):
             raise ValueError(f"not held: {allocation}")
         for part in allocation.parts:
@@ -253,55 +276,67 @@ class FreeCapacity:
 
     def is_free(self, allocation: Allocation) -> bool:
         """Return True if an allocation's devices and resources are free; power is not looked at."""
-        request, parts = allocation.request, allocation.parts
+        request = allocation.request
+        parts = allocation.parts
         if len(parts) > 1 and len({part.node for part in parts}) < len(parts):
-            return self._has_all(self._wanted((allocation,)))
-        uses = bool(self.layout.resources)
+            return self._taken_together((allocation,)) is not None
+        counts_resources = bool(self.layout.resources)
         for node, units, devices in parts:
-            if devices & ~self.idle[node] or (uses and not self._has(node, request.used(units))):
+            if devices & ~self.idle[node]:
+                return False
+            if counts_resources and not self._has(node, request.used(units)):
                 return False
         return True
 
     def take_together(self, allocations: Sequence[Allocation]) -> bool:
         """Take all of these if they are free together within the power cap; return if so."""
-        wanted = self._wanted(allocations)
-        if not self._has_all(wanted):
+        takings = self._taken_together(allocations)
+        if takings is None:
             return False
         before = self.copy()
-        for n, (devices, amounts) in wanted[0].items():
-            self._use(n, devices, amounts, 1)
+        for n, taking in takings.items():
+            self._use(n, taking.devices, taking.amounts, 1)
         if self.used_mw <= self.cap_mw:
             return True
-        self.idle, self.free, self.used_mw = before.idle, before.free, before.used_mw
+
+        # Too much power: as before, with groups to be made anew.
+        self.idle = before.idle
+        self.free = before.free
+        self.used_mw = before.used_mw
         vars(self).pop("groups", None)
         vars(self).pop("order", None)
         return False
 
-    def _wanted(self, allocations: Iterable[Allocation]) -> Wanted:
-        """Return what these take of each node, and if all their devices are free for each."""
-        devices: dict[int, int] = {}
+    def _taken_together(self, allocations: Iterable[Allocation]) -> dict[int, Taking] | None:
+        """Return what these take of each node; None if they are not free together."""
+        # 1. Devices of each node, and how often each number of a request's units is on it: many
+        #    jobs have equal requests.
+        devices: dict[int, DeviceSet] = {}
         times: dict[Request, dict[tuple[int, int], int]] = {}
         for request, parts in allocations:
-            of_request = times.setdefault(request, {})
-            for n, units, bits in parts:
-                if bits:
+            times_on = times.setdefault(request, {})
+            for n, units, part_devices in parts:
+                if part_devices:
                     taken = devices.get(n, 0)
-                    if bits & (taken | ~self.idle[n]):
-                        return {}, False
-                    devices[n] = taken | bits
-                of_request[n, units] = of_request.get((n, units), 0) + 1
-        amounts, nothing = dict[int, tuple[int, ...]](), (0,) * len(self.layout.resources)
-        for request, of_request in times.items():
-            for (n, units), count in of_request.items():
-                before, used = amounts.get(n, nothing), request.used(units) or nothing
-                amounts[n] = tuple([a + count * b for a, b in zip(before, used, strict=True)])
-        return {n: (devices.get(n, 0), of) for n, of in amounts.items()}, True
+                    if part_devices & (taken | ~self.idle[n]):
+                        return None
+                    devices[n] = taken | part_devices
+                times_on[n, units] = times_on.get((n, units), 0) + 1
 
-    def _has_all(self, wanted: Wanted) -> bool:
-        of_nodes, has_devices = wanted
-        return has_devices and all(self._has(n, of[1]) for n, of in of_nodes.items())
+        # 2. Amounts of each node.
+        nothing = (0,) * len(self.layout.resources)
+        amounts: dict[int, tuple[int, ...]] = {}
+        for request, times_on in times.items():
+            for (n, units), count in times_on.items():
+                used = request.used(units) or nothing
+                pairs = zip(amounts.get(n, nothing), used, strict=True)
+                amounts[n] = tuple([so_far + count * amount for so_far, amount in pairs])
+        if not all(self._has(n, of_node) for n, of_node in amounts.items()):
+            return None
+        return {n: Taking(devices.get(n, 0), of_node) for n, of_node in amounts.items()}
 
     def _has(self, node: int, amounts: tuple[int, ...]) -> bool:
+        """Return True if these amounts of resources are free on a node."""
         if not amounts:
             return True
         left = self.free[node][RESOURCES:]
@@ -311,18 +346,22 @@ class FreeCapacity:
         return True
 
     def _change(self, part: Part, request: Request, sign: int) -> None:
-        uses = request.amounts or request.per_node
-        self._use(part.node, part.devices, request.used(part.units) if uses else (), sign)
+        """Take (sign 1) or release (-1) a part of an allocation."""
+        amounts: tuple[int, ...] = ()
+        if request.amounts or request.per_node:
+            amounts = request.used(part.units)
+        self._use(part.node, part.devices, amounts, sign)
 
-    def _use(self, n: int, devices: int, amounts: tuple[int, ...], sign: int) -> None:
+    def _use(self, n: int, devices: DeviceSet, amounts: tuple[int, ...], sign: int) -> None:
         """Take (sign 1) or release (-1) devices and resources of a node."""
         before = self.free[n]
         self.idle[n] ^= devices
         left = before[RESOURCES : RESOURCES + len(self.layout.resources)]
         if left and amounts:
-            left = tuple([a - sign * b for a, b in zip(left, amounts, strict=True)])
+            pairs = zip(left, amounts, strict=True)
+            left = tuple([amount - sign * used for amount, used in pairs])
         after = self.layout.free(n, self.idle[n], left)
-        if "groups" in self.__dict__:  # as `_is_grouped`, for every change
+        if "groups" in self.__dict__:  # as `_is_grouped`, which would cost a call for each change
             self._regroup(n, before, after)
         self.free[n] = after
         if self.cap_mw < inf:

@@ -14,7 +14,7 @@ no other GPUs needs its GPUs, and has a higher priority; or has an equal one and
 run time is over, or the next round comes if that is later.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import inf
 from typing import NamedTuple
 
@@ -35,6 +35,7 @@ from policies.placement.layout import (
     PLAIN,
     RESOURCES,
     Allocation,
+    DeviceSet,
     Free,
     Layout,
     NodeSet,
@@ -46,6 +47,7 @@ from policies.placement.priced_options import (
     JobOptions,
     JobRequests,
     Option,
+    Signature,
     admits,
     with_quota,
 )
@@ -56,11 +58,11 @@ READY = NodeState.READY
 
 
 def cluster_of(snapshot: Snapshot, *, shares: bool = True) -> ClusterState:
-    """Return the capacity for training; `shares`: as in `Layout`. Other nodes are closed."""
+    """Return the capacity for training; nodes that take none are closed. `shares`: as `Layout`."""
     present, idle = _devices(snapshot.nodes, snapshot.jobs.position)
-    of = Layout(snapshot.nodes, resources_of(snapshot), present, shares=shares)
+    layout = Layout(snapshot.nodes, resources_of(snapshot), present, shares=shares)
     cap_mw = inf if snapshot.cap_w is None else allowed_mw(snapshot.cap_w)
-    state = ClusterState(of, cap_mw, idle, _free(snapshot, of, idle))
+    state = ClusterState(layout, cap_mw, idle, _free(snapshot, layout, idle))
     _close(state, snapshot)
     return state
 
@@ -78,11 +80,15 @@ def left_beside(snapshot: Snapshot, placements: Sequence[Placement]) -> ClusterS
     A device of a placement is taken whole, also where others could share it. Profile runs hold what
     they have, whether the placements go on with them or not.
     """
+    # 1. What the snapshot's nodes have: idle devices, and amounts that are left.
     before = cluster_of(snapshot)
-    layout, columns = before.layout, snapshot.jobs.columns
-    resources = slice(RESOURCES, RESOURCES + len(layout.resources))
+    layout = before.layout
+    columns = snapshot.jobs.columns
     idle = before.idle.copy()
+    resources = slice(RESOURCES, RESOURCES + len(layout.resources))
     left = [list(free[resources]) for free in before.free]
+
+    # 2. What the placements take of them.
     switched_on: NodeSet = 0
     alone: NodeSet = 0
     for placed in placements:
@@ -103,8 +109,8 @@ def left_beside(snapshot: Snapshot, placements: Sequence[Placement]) -> ClusterS
             for i, name in enumerate(layout.resources):
                 left[n][i] = max(0, left[n][i] - demand.get(name, 0))
 
+    # 3. A node whose jobs take nothing that counts draws power all the same.
     free = [layout.free(n, idle[n], tuple(left[n])) for n in range(len(idle))]
-    # A node whose jobs take nothing that counts draws power all the same.
     base_w = 0.0
     for n in members(switched_on):
         if free[n] == layout.classes[layout.class_of[n]].capacity:
@@ -115,18 +121,26 @@ def left_beside(snapshot: Snapshot, placements: Sequence[Placement]) -> ClusterS
 
 
 def resources_of(snapshot: Snapshot) -> tuple[str, ...]:
-    """Return the names of the resources that jobs use and some node may lack.
+    """Return the names of the resources that count; none if jobs use nothing but GPUs.
 
-    Where jobs use any: beside them the named ones of nodes, which are to be left for others.
+    Cores and memory count if a job uses them and some node could lack them. Named resources of jobs
+    and of nodes all count, those that no job uses, too: `batch.fit` leaves scarce nodes free.
     """
     columns = snapshot.jobs.columns
     if columns.gpus_only:
         return ()
-    named = {name for of in columns.others["resources"] for name, _ in of}
-    named.update(name for node in snapshot.nodes for name, _ in node.resources)
-    plain = [name for name in PLAIN if columns.numbers[name].any()]
-    finite = [n for n in plain if any(getattr(node, n) < inf for node in snapshot.nodes)]
-    return (*finite, *sorted(named))
+    plain = []
+    for name in PLAIN:
+        if not columns.numbers[name].any():
+            continue
+        if any(getattr(node, name) < inf for node in snapshot.nodes):
+            plain.append(name)
+    named: set[str] = set()
+    for resources in columns.others["resources"]:
+        named.update([name for name, _ in resources])
+    for node in snapshot.nodes:
+        named.update([name for name, _ in node.resources])
+    return (*plain, *sorted(named))
 
 
 def _close(state: ClusterState, snapshot: Snapshot) -> None:
@@ -136,14 +150,19 @@ def _close(state: ClusterState, snapshot: Snapshot) -> None:
             state.close(n)
 
 
-def _devices(nodes: Sequence[NodeView], known: Mapping[str, int]) -> tuple[list[int], list[int]]:
-    """Return by node the devices that count, and those for training.
+def _devices(
+    nodes: Sequence[NodeView], known: Mapping[str, int]
+) -> tuple[list[DeviceSet], list[DeviceSet]]:
+    """Return by node the devices that count as capacity, and those that training may have.
 
-    Training may not have those that profile runs or unknown jobs hold, and unhealthy ones.
+    It may not have those that profile runs or jobs which are not `known` hold, and unhealthy ones.
     """
-    present, idle = [], []
+    present: list[DeviceSet] = []
+    idle: list[DeviceSet] = []
     for node in nodes:
-        healthy, busy, bit = 0, 0, 1
+        healthy: DeviceSet = 0
+        busy: DeviceSet = 0
+        bit = 1
         for device in node.devices:
             if device.healthy:
                 healthy |= bit
@@ -157,29 +176,33 @@ def _devices(nodes: Sequence[NodeView], known: Mapping[str, int]) -> tuple[list[
     return present, idle
 
 
-def _free(snapshot: Snapshot, layout: Layout, idle: Sequence[int]) -> list[Free]:
+def _free(snapshot: Snapshot, layout: Layout, idle: Sequence[DeviceSet]) -> list[Free]:
     """Return each node's free capacity: idle devices, and what profile runs leave of resources."""
     if not layout.resources and not layout.levels:
         return [(devices.bit_count(),) for devices in idle]
     if not layout.resources:
         return [layout.free(n, devices, ()) for n, devices in enumerate(idle)]
+
+    # Amounts of resources by node, without those of profile runs.
     resources = slice(RESOURCES, RESOURCES + len(layout.resources))
     whole = [of_class.capacity[resources] for of_class in layout.classes]
-    left = [list(whole[c]) for c in layout.class_of]
+    left = [whole[c] for c in layout.class_of]
     for job, run in profile_runs(snapshot):
         row = snapshot.jobs.position[job]
         for seat in run.ranks:
             demand = seat_demand(snapshot.jobs.columns, row, seat.units)
             used = layout.amounts(with_quota(demand, [seat]))
-            if used and (n := layout.index.get(seat.node)) is not None:
-                left[n] = [a - b for a, b in zip(left[n], used, strict=True)]
-    return [layout.free(n, devices, tuple(left[n])) for n, devices in enumerate(idle)]
+            if used and seat.node in layout.index:
+                n = layout.index[seat.node]
+                pairs = zip(left[n], used, strict=True)
+                left[n] = tuple([amount - taken for amount, taken in pairs])
+    return [layout.free(n, devices, left[n]) for n, devices in enumerate(idle)]
 
 
 class CurrentPlacement(NamedTuple):
-    """Running job that stays: its row, its placement, and when it must leave (a drain).
+    """Running job that stays: its row, its placement, and when it must leave (s; a drain).
 
-    A named tuple because each running job has one, and it is made in half of the time.
+    A named tuple, made in half of the time of a dataclass: each running job has one.
     """
 
     row: int
@@ -199,58 +222,78 @@ def current_placements(
 ) -> tuple[tuple[CurrentPlacement, ...], dict[int, CurrentPlacement]]:
     """Return the jobs that stay, and by row those that may if there is no capacity elsewhere.
 
-    By arrival, while capacity and power last; the former are taken from `state`. With `keep_wide`
-    gangs that no node can hold stay where they run.
+    By arrival, while capacity and power last; the former are taken from `state`. `waiting`: rows of
+    jobs that must wait. `never_touch`: every job stays that can. With `keep_wide` gangs that no
+    node can hold stay where they run. `state`, `requests`: those of the snapshot, if there already.
     """
-    pinned: list[CurrentPlacement] = []
-    later: list[CurrentPlacement] = []
-    arrival = snapshot.jobs.columns.listed["arrival_s"]
+    if state is None:
+        state = cluster_of(snapshot)
+    if requests is None:
+        requests = JobRequests(snapshot.jobs.columns, state.layout)
     runs = _training_runs(snapshot, waiting)
-    fixed = frozenset[int]() if never_touch else _not_preemptible(snapshot)
-    state = cluster_of(snapshot) if state is None else state
-    requests = JobRequests(snapshot.jobs.columns, state.layout) if requests is None else requests
-    if keep_wide and not never_touch:
-        fixed |= {row for row, run in runs if is_spread(run.ranks) and requests.is_wide(row)}
-    young = {} if never_touch else _young_launches(snapshot, runs)
+
+    # 1. Jobs that stay whatever the policy would do, and all others on closed nodes.
+    staying: frozenset[int] = frozenset()
     if not never_touch:
+        fixed = _not_preemptible(snapshot)
+        if keep_wide:
+            fixed |= {row for row, run in runs if is_spread(run.ranks) and requests.is_wide(row)}
+        young = _young_launches(snapshot, runs)
         runs = [
             (row, run)
             for row, run in runs
             if row in young or row in fixed or not _is_open(snapshot, run)
         ]
+        if runs:
+            staying = _staying(snapshot, young, waiting, state) | fixed
     if not runs:
         return (), {}
-    staying = _staying(snapshot, young, waiting, state) | fixed
+
+    # 2. By arrival: those that stay, and those that may if they find no other place.
+    pinned: list[CurrentPlacement] = []
+    fallback: list[CurrentPlacement] = []
+    arrival_s = snapshot.jobs.columns.listed["arrival_s"]
     speeds = Speeds.of(snapshot)
-    for row, run in sorted(runs, key=lambda r: (arrival[r[0]], r[0])):
+    runs = sorted(runs, key=lambda row_and_run: (arrival_s[row_and_run[0]], row_and_run[0]))
+    for row, run in runs:
         if not run.is_whole or not may_stay(snapshot, row, run):
             continue
-        if (allocation := requests.allocation_of(row, run)) is None:
+        allocation = requests.allocation_of(row, run)
+        if allocation is None:
             continue
         stay = CurrentPlacement(row, run, allocation, leaves_s(snapshot, run))
         if never_touch or row in staying or _is_pinned(snapshot, speeds, stay):
             pinned.append(stay)
         elif _is_outside(snapshot, run):
-            later.append(stay)
+            fallback.append(stay)
+
+    # 3. Nearly always all of them fit; else the first ones.
     if not state.take_together([stay.allocation for stay in pinned]):
         pinned = [stay for stay in pinned if state.try_take(stay.allocation)]
-    return tuple(pinned), {stay.row: stay for stay in _together_free(state.copy(), later)}
+    free_together = _free_together(state.copy(), fallback)
+    return tuple(pinned), {stay.row: stay for stay in free_together}
 
 
 def _training_runs(snapshot: Snapshot, waiting: Mapping[int, Waiting]) -> list[tuple[int, Running]]:
     """Return (row, run) of the training jobs that run, without those that must wait."""
-    return [
-        (row, run)
-        for row, of in enumerate(snapshot.jobs.columns.others["running"])
-        if of and (run := training_run(of)) is not None and row not in waiting
-    ]
+    training_runs = []
+    for row, runs in enumerate(snapshot.jobs.columns.others["running"]):
+        if not runs or row in waiting:
+            continue
+        run = training_run(runs)
+        if run is not None:
+            training_runs.append((row, run))
+    return training_runs
 
 
-def _together_free(
-    trial: ClusterState, found: list[CurrentPlacement]
+def _free_together(
+    trial: ClusterState, stays: Iterable[CurrentPlacement]
 ) -> Iterator[CurrentPlacement]:
-    """Yield those whose devices and resources are free beside earlier ones, whatever the power."""
-    for stay in found:
+    """Yield those whose devices and resources are free beside earlier ones, whatever the power.
+
+    They are taken from `trial`.
+    """
+    for stay in stays:
         if trial.is_free(stay.allocation):
             trial.take(stay.allocation)
             yield stay
@@ -268,8 +311,8 @@ def launches_that_stay(
 
 def _not_preemptible(snapshot: Snapshot) -> frozenset[int]:
     """Return the rows of jobs that are not stopped before their end."""
-    flags = snapshot.jobs.columns.others["preemptible"]
-    return frozenset(row for row, may in enumerate(flags) if not may)
+    preemptible = snapshot.jobs.columns.others["preemptible"]
+    return frozenset([row for row, may_stop in enumerate(preemptible) if not may_stop])
 
 
 def _staying(
@@ -281,31 +324,41 @@ def _staying(
     """Return the young launches that no waiting job ends."""
     if all(run.since_s >= snapshot.now_s for run in young.values()):
         return frozenset(young)
-    return frozenset(young.keys() - _Claims(snapshot, young, state).displaced(waiting))
+    claims = _Claims(snapshot, young, state)
+    return frozenset(young.keys() - claims.displaced(waiting))
 
 
 def _young_launches(snapshot: Snapshot, runs: Sequence[tuple[int, Running]]) -> dict[int, Running]:
-    """By row, the launches on open nodes of this very moment, or within their least run time."""
-    now_s, least_s = snapshot.now_s, snapshot.jobs.columns.numbers["min_run_s"]
-    return {
-        row: run
-        for row, run in runs
-        if (run.since_s >= now_s or run.since_s + least_s[row] > now_s) and _is_open(snapshot, run)
-    }
+    """Return by row the launches on open nodes that are new, or within their least run time."""
+    now_s = snapshot.now_s
+    least_s = snapshot.jobs.columns.numbers["min_run_s"]
+    young: dict[int, Running] = {}
+    for row, run in runs:
+        is_new = run.since_s >= now_s
+        if (is_new or run.since_s + least_s[row] > now_s) and _is_open(snapshot, run):
+            young[row] = run
+    return young
 
 
 class _Claims:
-    """Claims of waiting jobs to the GPUs of young launches, tried on a copy of the state."""
+    """Claims of waiting jobs to the GPUs of young launches, tried on a copy of the state.
+
+    `slack_s` float64[J]: time until each job's due date or earlier deadline. `held`: allocations of
+    the launches that no claim has ended so far, by row.
+    """
 
     def __init__(
         self, snapshot: Snapshot, young: Mapping[int, Running], state: ClusterState
     ) -> None:
-        self.snapshot, self.young, self.state = snapshot, young, state
+        self.snapshot = snapshot
+        self.young = young
+        self.state = state
         columns = snapshot.jobs.columns
-        self.now_s, self.priority = snapshot.now_s, columns.counts["priority"]
+        self.now_s = snapshot.now_s
+        self.priority = columns.counts["priority"]
         self.least_s = columns.numbers["min_run_s"]
-        self.slack_s = np.minimum(columns.numbers["due_s"], columns.numbers["deadline_s"])
-        self.slack_s = self.slack_s - snapshot.now_s
+        due_s = np.minimum(columns.numbers["due_s"], columns.numbers["deadline_s"])
+        self.slack_s = due_s - snapshot.now_s
         self.held: dict[int, Allocation] = {}
 
     def displaced(self, waiting: Mapping[int, Waiting]) -> set[int]:
@@ -316,63 +369,105 @@ class _Claims:
         claimants = self._claimants(waiting)
         if not claimants:
             return set()
-        self.state, self.options = self.state.copy(), JobOptions(self.snapshot, self.state)
+
+        # 1. The launches hold what they have.
+        self.state = self.state.copy()
+        self.options = JobOptions(self.snapshot, self.state)
         for row, run in self.young.items():
             allocation = self.options.requests.allocation_of(row, run)
             if allocation is not None and self.state.try_take(allocation):
                 self.held[row] = allocation
-        return {row for claimant in claimants for row in self._displaced_by(claimant)}
+
+        # 2. Claimants take what is free, or what launches had.
+        displaced: set[int] = set()
+        for claimant in claimants:
+            displaced |= self._displaced_by(claimant)
+        return displaced
 
     def _claimants(self, waiting: Mapping[int, Waiting]) -> list[int]:
-        """Return the jobs that may have a claim, by priority, then due date."""
+        """Return the jobs that may have a claim, by priority, then due date.
+
+        That is a higher priority than some launch has, or an equal one and a due date ahead.
+        """
         running = self.snapshot.jobs.columns.others["running"]
         lowest = min(self.priority[row] for row in self.young)
-        due = np.isfinite(self.slack_s) & (self.slack_s > 0.0) & (self.priority == lowest)
-        rows = np.flatnonzero((self.priority > lowest) | due).tolist()
-        found = [row for row in rows if not running[row] and row not in waiting]
-        return sorted(found, key=lambda row: (-self.priority[row], self.slack_s[row], row))
+        is_due = np.isfinite(self.slack_s) & (self.slack_s > 0.0)
+        may_claim = (self.priority > lowest) | (is_due & (self.priority == lowest))
+        rows = np.flatnonzero(may_claim).tolist()
+        claimants = [row for row in rows if not running[row] and row not in waiting]
+        return sorted(claimants, key=lambda row: (-self.priority[row], self.slack_s[row], row))
 
     def _displaced_by(self, claimant: int) -> set[int]:
         """Give a claimant GPUs; return the launches that it ends for them."""
+        # 1. Launches that it may end.
         steps = float(self.snapshot.jobs.columns.numbers["remaining_steps"][claimant])
-        launch_s, slack_s = self.options.launch_times.of(claimant), self.slack_s[claimant]
-        times_s = [(launch_s + steps / o.steps_per_s, o) for o in self.options.of(claimant)]
-        fastest_s = min([time_s for time_s, _ in times_s], default=inf)
-        ends = {row for row in self.held if self._may_end(claimant, row, fastest_s)}
-        if not ends:
+        launch_s = self.options.launch_times.of(claimant)
+        options = self.options.of(claimant)
+        times_s = [launch_s + steps / option.steps_per_s for option in options]
+        fastest_s = min(times_s, default=inf)
+        endable = {row for row in self.held if self._may_end(claimant, row, fastest_s)}
+        if not endable:
             return set()
-        options = [o for time_s, o in times_s if time_s <= slack_s or fastest_s > slack_s]
-        for option in options:
-            if (found := self.state.find(option.request, option.nodes)) is not None:
-                self.state.take(found)
-                return set()
-        nodes = {part.node for row in ends for part in self.held[row].parts}
-        tries = ((self._end_on(n, ends, o), o) for o in options for n in nodes if o.nodes >> n & 1)
-        return next((ended for ended, _ in tries if ended), set())
 
-    def _end_on(self, node: int, among: set[int], option: Option) -> set[int]:
-        """End the fewest of these launches for this option on a node; none if it never fits."""
-        on = [row for row in among if any(part.node == node for part in self.held[row].parts)]
+        # 2. Options that meet its due date; all of them, if none does.
+        slack_s = self.slack_s[claimant]
+        if fastest_s <= slack_s:
+            pairs = zip(options, times_s, strict=True)
+            options = tuple([option for option, time_s in pairs if time_s <= slack_s])
+
+        # 3. GPUs that are free already.
+        for option in options:
+            allocation = self.state.find(option.request, option.nodes)
+            if allocation is not None:
+                self.state.take(allocation)
+                return set()
+
+        # 4. Else GPUs of launches on one node.
+        nodes = {part.node for row in endable for part in self.held[row].parts}
+        for option in options:
+            for node in nodes:
+                if option.nodes >> node & 1:
+                    ended = self._end_on(node, endable, option)
+                    if ended:
+                        return ended
+        return set()
+
+    def _end_on(self, node: int, endable: set[int], option: Option) -> set[int]:
+        """End as few launches as this option needs on a node; none if it never fits there.
+
+        Those of least priority first, of equal ones the youngest.
+        """
+        on_node = []
+        for row in endable:
+            if any(part.node == node for part in self.held[row].parts):
+                on_node.append(row)
+        on_node.sort(key=lambda row: (self.priority[row], -self.young[row].since_s, row))
         ended: list[int] = []
-        for row in sorted(on, key=lambda row: (self.priority[row], -self.young[row].since_s, row)):
+        for row in on_node:
             self.state.release(self.held[row])
             ended.append(row)
-            if (found := self.state.find(option.request, 1 << node)) is not None:
-                self.state.take(found)
-                for gone in ended:
-                    del self.held[gone]
+            allocation = self.state.find(option.request, 1 << node)
+            if allocation is not None:
+                self.state.take(allocation)
+                for ended_row in ended:
+                    del self.held[ended_row]
                 return set(ended)
         for row in ended:
             self.state.take(self.held[row])
         return set()
 
     def _may_end(self, claimant: int, row: int, fastest_s: float) -> bool:
-        """Return True if the claimant's priority or due date requires that a launch ends."""
-        run, priority = self.young[row], self.priority[claimant]
+        """Return True if the claimant's priority or due date requires that a launch ends.
+
+        `fastest_s`: the claimant's shortest run time, a launch included.
+        """
+        run = self.young[row]
+        priority = self.priority[claimant]
         if run.since_s >= self.now_s or not run.is_whole:
             return False
         if priority != self.priority[row]:
             return bool(priority > self.priority[row])
+        # The due date is met by a start now, and missed by one after the launch.
         left_s = run.since_s + self.least_s[row] - self.now_s
         later_s = max(left_s, self.snapshot.round_s)
         return bool(fastest_s <= self.slack_s[claimant] < fastest_s + later_s)
@@ -380,74 +475,88 @@ class _Claims:
 
 def may_stay(snapshot: Snapshot, row: int, run: Running) -> bool:
     """Return True if the nodes and GPUs of a run still suit its job."""
-    listed, others = snapshot.jobs.columns.listed, snapshot.jobs.columns.others
+    # 1. It has as many GPUs or units as the job needs now.
+    listed = snapshot.jobs.columns.listed
+    others = snapshot.jobs.columns.others
     if not listed["gpus_min"][row] <= run.gpus <= listed["gpus_max"][row]:
         return False
     if others["batch"][row] and run.units != listed["units"][row]:
         return False
-    allowed, labels = others["allowed_types"][row], others["labels"][row]
-    by_id, asks = snapshot.node_by_id, bool(allowed or labels)
+
+    # 2. Its nodes may keep it. A ready node may keep a job that takes every node.
+    allowed_types = others["allowed_types"][row]
+    labels = others["labels"][row]
+    is_choosy = bool(allowed_types or labels)
+    nodes = snapshot.node_by_id
     for rank in run.ranks:
-        node = by_id.get(rank.node)
+        node = nodes.get(rank.node)
         if node is None:
             return False
-        if (asks or node.state is not READY) and not _may_keep(
-            snapshot, node, (frozenset(allowed), frozenset(labels))
-        ):
-            return False
+        if is_choosy or node.state is not READY:
+            signature = frozenset(allowed_types), frozenset(labels)
+            if not _may_keep(snapshot, node, signature):
+                return False
+
+    # 3. Its GPUs are of one type, unless it may mix them.
     if run.gpus <= 1 or others["may_mix"][row]:
         return True
-    return len({by_id[rank.node].gpu_type for rank in run.ranks if rank.devices}) <= 1
+    return len({nodes[rank.node].gpu_type for rank in run.ranks if rank.devices}) <= 1
 
 
-def _may_keep(
-    snapshot: Snapshot, node: NodeView, wanted: tuple[frozenset[str], frozenset[str]]
-) -> bool:
-    """Return True if a job of these types and labels may stay on a node."""
-    if (wanted[0] or wanted[1]) and not admits(wanted, node.gpu_type, frozenset(node.labels)):
+def _may_keep(snapshot: Snapshot, node: NodeView, signature: Signature) -> bool:
+    """Return True if a node suits a job of this signature, and is neither lost nor to be empty."""
+    types, labels = signature
+    if (types or labels) and not admits(signature, node.gpu_type, frozenset(node.labels)):
         return False
     if node.state is READY:
         return True
+    if node.state is NodeState.LOST:
+        return False
     ends_s = snapshot.drains.get(node.id)
-    return node.state is not NodeState.LOST and (ends_s is None or ends_s > snapshot.now_s)
+    return ends_s is None or ends_s > snapshot.now_s
 
 
 def leaves_s(snapshot: Snapshot, run: Running) -> float | None:
-    """Return when a run must end because a node of it drains; None if never."""
+    """Return the time (s) at which a run must end because a node of it drains; None if never."""
     drains = snapshot.drains
     if not drains:
         return None
-    return min((drains[seat.node] for seat in run.ranks if seat.node in drains), default=None)
+    return min([drains[seat.node] for seat in run.ranks if seat.node in drains], default=None)
 
 
 def _is_open(snapshot: Snapshot, run: Running) -> bool:
-    """True if all nodes of a run take training; a cheap first check."""
-    return all(
-        (node := snapshot.node_by_id.get(s.node)) is not None and node.takes_training
-        for s in run.ranks
-    )
+    """Return True if all nodes of a run take training."""
+    nodes = snapshot.node_by_id
+    for seat in run.ranks:
+        node = nodes.get(seat.node)
+        if node is None or not node.takes_training:
+            return False
+    return True
 
 
 def _is_outside(snapshot: Snapshot, run: Running) -> bool:
-    return all(not snapshot.node_by_id[s.node].takes_training for s in run.ranks)
+    """Return True if no node of a run takes training."""
+    return not any(snapshot.node_by_id[seat.node].takes_training for seat in run.ranks)
 
 
 def _is_pinned(snapshot: Snapshot, speeds: Speeds, stay: CurrentPlacement) -> bool:
-    """True if the job stays on a closed node until it ends."""
-    nodes = [snapshot.node_by_id[s.node] for s in stay.run.ranks]
-    if all(n.takes_training for n in nodes):
+    """Return True if the job stays on a closed node until it ends."""
+    nodes = [snapshot.node_by_id[seat.node] for seat in stay.run.ranks]
+    if all(node.takes_training for node in nodes):
         return False
-    if all(n.state is not NodeState.DRAINING for n in nodes):
+    if all(node.state is not NodeState.DRAINING for node in nodes):
         return True
     end_s = snapshot.now_s + remaining_s(snapshot, speeds, stay)
     return stay.until_s is not None and end_s <= stay.until_s
 
 
 def remaining_s(snapshot: Snapshot, speeds: Speeds, stay: CurrentPlacement) -> float:
-    """Return the remaining time of a job where it runs now; inf if unknown."""
+    """Return the remaining time of a job where it runs now, in seconds; inf if unknown."""
     columns = snapshot.jobs.columns
     if columns.others["batch"][stay.row]:
-        return max(0.0, columns.predicted_run_s[stay.row] - (snapshot.now_s - stay.run.since_s))
-    rate = speeds.on_ranks(columns.kinds[stay.row], stay.run.ranks, snapshot.node_by_id)
-    steps = columns.numbers["remaining_steps"][stay.row]
-    return float(steps / rate) if rate > 0.0 else float("inf")
+        has_run_s = snapshot.now_s - stay.run.since_s
+        return max(0.0, columns.predicted_run_s[stay.row] - has_run_s)
+    steps_per_s = speeds.on_ranks(columns.kinds[stay.row], stay.run.ranks, snapshot.node_by_id)
+    if steps_per_s <= 0.0:
+        return inf
+    return float(columns.numbers["remaining_steps"][stay.row] / steps_per_s)

@@ -16,7 +16,7 @@ from policies.placement.timeline import earliest
 
 
 def place_gangs_over_nodes(plan: PlanBuilder) -> None:
-    """Place the waiting ones in turn, and keep GPUs for the first without room.
+    """Place waiting gangs that no node can hold, and keep GPUs for the first without room.
 
     They stop nobody, and take turns by priority, then arrival. `plan.wide` are all of them from
     then on, `plan.expected` has the start of the one for which GPUs are kept.
@@ -34,11 +34,14 @@ def place_gangs_over_nodes(plan: PlanBuilder) -> None:
     # 3. Jobs take turns by priority, then arrival. Those of one node that are ahead of a gang get
     #    what they need on trial only: the policy decides about them.
     columns = plan.snapshot.jobs.columns
-    priority, arrival_s = columns.listed["priority"], columns.listed["arrival_s"]
+    priority = columns.listed["priority"]
+    arrival_s = columns.listed["arrival_s"]
     running = columns.others["running"]
     decided = plan.decided - plan.wide
-    rows = (row for row in range(len(columns.ids)) if row not in decided)
-    waiting = [row for row in rows if not training_run(running[row])]
+    waiting = []
+    for row in range(len(columns.ids)):
+        if row not in decided and not training_run(running[row]):
+            waiting.append(row)
     waiting.sort(key=lambda row: (-priority[row], arrival_s[row], row))
     without_room: set[object] = set()
     left = len(wide)
@@ -49,14 +52,14 @@ def place_gangs_over_nodes(plan: PlanBuilder) -> None:
         left -= is_wide
         if plan.options.keys[row] in without_room:
             continue
-        found = _first_that_fits(plan, trial, row)
-        if found is None:
+        fitting = _first_that_fits(plan, trial, row)
+        if fitting is None:
             # 4. The first gang without room keeps GPUs for its start.
             without_room.add(plan.options.keys[row])
             if is_wide and not plan.expected:
                 _reserve(plan, trial, row)
             continue
-        allocation, run_s = found
+        allocation, run_s = fitting
         trial.take(allocation, row, plan.snapshot.now_s + run_s)
         if is_wide:
             plan.place(row, allocation, run_s)
@@ -83,7 +86,8 @@ def _wide_rows(plan: PlanBuilder) -> list[int]:
 
 def _hold_running(plan: PlanBuilder, trial: ClusterState) -> None:
     """Let running jobs about which nothing is decided hold what they have, until they end."""
-    decided, now_s = plan.decided, plan.snapshot.now_s
+    decided = plan.decided
+    now_s = plan.snapshot.now_s
     for stay in plan.pinned:
         trial.hold(stay.row, stay.allocation, now_s + plan.remaining_s(stay), alone=False)
     for row, runs in enumerate(plan.snapshot.jobs.columns.others["running"]):
@@ -108,31 +112,38 @@ def _first_that_fits(
 
 
 def _reserve(plan: PlanBuilder, trial: ClusterState, row: int) -> None:
-    """Keep the free GPUs among those that a gang will have at its earliest expected start.
+    """Note a gang's earliest expected start, and keep the GPUs for it that are free already.
 
-    They idle until then: for no longer than the gang will run, or has waited itself.
+    They idle until then. So none are kept if the gang would start later than after its own run
+    time, and than after the time that it has waited.
     """
+    # 1. Its earliest start, and what it will have then.
     now_s = plan.snapshot.now_s
 
     def search(state: ClusterState) -> Allocation | None:
-        found = _first_that_fits(plan, state, row)
-        return None if found is None else found[0]
+        fitting = _first_that_fits(plan, state, row)
+        return None if fitting is None else fitting[0]
 
     start = earliest(trial, search, now_s)
     if start is None:
         return
     start_s, state = start
-    found = _first_that_fits(plan, state, row)
-    if found is None or start_s > LAST_S:
+    fitting = _first_that_fits(plan, state, row)
+    if fitting is None or start_s > LAST_S:
         return
-    allocation, run_s = found
+    allocation, run_s = fitting
+
+    # 2. People are shown the expected start.
     layout = plan.state.layout
     end_s = start_s + run_s if start_s + run_s <= LAST_S else None
     nodes = tuple(layout.nodes[part.node].id for part in allocation.parts)
     plan.expected[row] = Expected(start_s, end_s, nodes, allocation.request.units)
+
+    # 3. The GPUs are kept both in the plan and on trial.
     waited_s = now_s - plan.snapshot.jobs.columns.listed["arrival_s"][row]
     if start_s - now_s > max(run_s, waited_s):
         return
     for part in allocation.parts:
-        plan.state.keep_idle(part.node, part.devices & trial.idle[part.node])
-        trial.keep_idle(part.node, part.devices & trial.idle[part.node])
+        kept = part.devices & trial.idle[part.node]
+        plan.state.keep_idle(part.node, kept)
+        trial.keep_idle(part.node, kept)

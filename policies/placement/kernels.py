@@ -17,7 +17,7 @@ Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 def cache_folder() -> Path | None:
     """Return the folder of compiled kernels if the package is read-only; None for numba's default.
 
-    Compiled code is loaded from there, so the folder must be ours alone.
+    Compiled code is loaded from there, so nobody else may be able to write to it.
     """
     if os.environ.get("NUMBA_CACHE_DIR") or os.access(Path(__file__).parent, os.W_OK):
         return None
@@ -31,17 +31,16 @@ def cache_folder() -> Path | None:
 
 
 def _is_private(folder: Path) -> bool:
+    """Return True if a folder, made if it is missing, is a real one that only we can write to."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.lstat()
     except OSError:
         return False
-    return (
-        status.st_uid == os.getuid()
-        and not status.st_mode & 0o022
-        and not folder.is_symlink()
-        and os.access(folder, os.W_OK)
-    )
+    is_ours = status.st_uid == os.getuid()
+    others_may_write = bool(status.st_mode & 0o022)
+    is_usable = not folder.is_symlink() and os.access(folder, os.W_OK)
+    return is_ours and not others_may_write and is_usable
 
 
 class Uncompiled:
@@ -59,15 +58,18 @@ class Uncompiled:
         """Return numba's function, after those of the kernels that this one calls."""
         if self._compiled is None:
             self._compiled = _numba().njit(cache=True)(self._kernel)
-            known = self._kernel.__globals__
+            # A compiled kernel can call compiled ones only: put them into its module.
+            module_globals = self._kernel.__globals__
             for name in self._kernel.__code__.co_names:
-                if isinstance(called := known.get(name), Uncompiled):
-                    known[name] = called.compiled()
+                called = module_globals.get(name)
+                if isinstance(called, Uncompiled):
+                    module_globals[name] = called.compiled()
         return self._compiled
 
 
 @cache
 def _numba() -> Any:
+    """Return the module numba, imported at the first kernel."""
     import numba
 
     folder = cache_folder()

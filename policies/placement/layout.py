@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from itertools import zip_longest
 from math import ceil, floor, inf, isinf
 from typing import NamedTuple, TypeAlias
 
@@ -16,7 +17,7 @@ from policies.contract.plan import UNLIMITED, available, demanded
 from policies.contract.views import NodeRole, NodeState, NodeView
 
 Free: TypeAlias = tuple[int, ...]
-"""Free capacity of a node: devices, resources, devices with at least 2, 3 ... slots."""
+"""Free capacity of a node: devices, resources, then devices by `Layout.levels` of slots."""
 
 NodeSet: TypeAlias = int
 """Set of nodes as bits: bit n stands for the node with number n of the layout."""
@@ -45,7 +46,7 @@ def allowed_mw(watts: float) -> int:
 
 
 class Span(Enum):
-    """Nodes over which the units of a request may be spread."""
+    """Nodes over which the units of a request may be spread, and in what order they are tried."""
 
     ONE_NODE = "one node"
     ONE_TYPE = "nodes of one GPU type, one node if possible"
@@ -55,12 +56,11 @@ class Span(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`units` equal workers with `gpus` whole devices and `amounts` of resources each.
+    """Request for `units` equal workers with `gpus` whole devices and `amounts` of resources each.
 
     `per_node`: amounts used once on each node. `nodes`: exactly so many nodes, 0 for any number.
-    `most`: units on one node, 0 for any number.
-    `types`: allowed GPU types, preferred ones first; () allows all. `devices_at`: position in
-    `Free` of suitable devices (see `Layout.request`).
+    `most`: units on one node, 0 for any number. `types`: allowed GPU types, preferred ones first;
+    () allows all. `devices_at`: position in `Free` of suitable devices (see `Layout.request`).
     """
 
     gpus: int = 0
@@ -76,16 +76,17 @@ class Request:
     needs: tuple[tuple[int, int, int], ...] = field(init=False, compare=False, repr=False)
     """(position in `Free`, amount once on a node, amount of each unit), where not both are 0."""
     hashed: int = field(init=False, compare=False, repr=False)
-    """Its hash, made once: requests are keys of every search."""
+    """Hash of the request, made once: requests are keys of every search."""
 
     def __post_init__(self) -> None:
-        wanted = [(self.devices_at, 0, self.gpus)]
-        if size := max(len(self.amounts), len(self.per_node)):
-            once = self.per_node + (0,) * (size - len(self.per_node))
-            each = self.amounts + (0,) * (size - len(self.amounts))
-            wanted += [(i, *of) for i, of in enumerate(zip(once, each, strict=True), RESOURCES)]
-        needs = tuple([need for need in wanted if need[1] > 0 or need[2] > 0])
-        object.__setattr__(self, "needs", needs)
+        needs = []
+        if self.gpus > 0:
+            needs.append((self.devices_at, 0, self.gpus))
+        amounts = zip_longest(self.per_node, self.amounts, fillvalue=0)
+        for position, (once, each) in enumerate(amounts, RESOURCES):
+            if once > 0 or each > 0:
+                needs.append((position, once, each))
+        object.__setattr__(self, "needs", tuple(needs))
         wants = (self.gpus, self.amounts, self.units, self.types, self.labels, self.per_node)
         object.__setattr__(self, "hashed", hash((*wants, self.nodes, self.most)))
 
@@ -94,23 +95,23 @@ class Request:
 
     def fitting(self, free: Free) -> int:
         """Return how many units fit into this free capacity of one node; 0 or less if none."""
-        most = min(self.units, self.most or self.units)
-        for i, once, each in self.needs:
-            left = free[i] - once
-            if left < each * most:
-                most = left // each if each else 0
-        return most
+        fitting = min(self.units, self.most or self.units)
+        for position, once, each in self.needs:
+            left = free[position] - once
+            if left < each * fitting:
+                fitting = left // each if each else 0
+        return fitting
 
     def used(self, units: int) -> tuple[int, ...]:
         """Return the amounts of resources that so many units use on one node."""
         if not self.amounts:
             return self.per_node
         if not self.per_node:
-            return (
-                self.amounts if units == 1 else tuple([units * amount for amount in self.amounts])
-            )
-        of_both = zip(self.per_node, self.amounts, strict=True)
-        return tuple([once + units * each for once, each in of_both])
+            if units == 1:
+                return self.amounts
+            return tuple([units * amount for amount in self.amounts])
+        once_and_each = zip(self.per_node, self.amounts, strict=True)
+        return tuple([once + units * each for once, each in once_and_each])
 
 
 class Part(NamedTuple):
@@ -128,9 +129,9 @@ class Allocation(NamedTuple):
     parts: tuple[Part, ...]
 
 
-def node_set(allocation: Allocation) -> int:
-    """Return the nodes of an allocation (a set)."""
-    nodes = 0
+def node_set(allocation: Allocation) -> NodeSet:
+    """Return the nodes of an allocation."""
+    nodes: NodeSet = 0
     for part in allocation.parts:
         nodes |= 1 << part.node
     return nodes
@@ -139,9 +140,9 @@ def node_set(allocation: Allocation) -> int:
 def members(bits: int) -> Iterator[int]:
     """Yield the numbers in a bit set, rising."""
     while bits:
-        lowest = bits & -bits
-        yield lowest.bit_length() - 1
-        bits ^= lowest
+        lowest_bit = bits & -bits
+        yield lowest_bit.bit_length() - 1
+        bits ^= lowest_bit
 
 
 def lowest(bits: int) -> int:
@@ -150,15 +151,18 @@ def lowest(bits: int) -> int:
 
 
 PLAIN = ("cores", "memory_gb")
+"""Resources that every node has; the others are named by people."""
+
 EVERY = -1
-"""The set of all nodes, or of all devices of a node."""
+"""The set of all nodes, or of all devices of a node: every bit is set."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeClass:
-    """Nodes with equal GPU type, capacity and power curve (mW by devices in use).
+    """Nodes with equal GPU type, capacity and power.
 
-    `size`: devices of each, also unhealthy ones.
+    `power_mw`: power of one of them by devices in use. `size`: devices of each, also unhealthy
+    ones.
     """
 
     gpu_type: str
@@ -167,59 +171,66 @@ class NodeClass:
     size: int = 0
 
     def draw(self, free: Free) -> int:
-        """Return the power of a node with this free capacity; a node without work is off."""
+        """Return the power (mW) of a node with this free capacity; a node without work is off."""
         if free == self.capacity:
             return 0
         return self.power_at(self.capacity[DEVICES] - free[DEVICES])
 
     def power_at(self, gpus: int) -> int:
-        """Return the power with so many devices in use; the last known for more."""
+        """Return the power (mW) with so many devices in use; the last known for more."""
         return self.power_mw[min(gpus, len(self.power_mw) - 1)]
 
     def powered(self, free: Free, left_mw: float) -> int:
         """Return how many free devices of a node this additional power allows."""
         if left_mw == inf:
             return free[DEVICES]
-        used, drawn_mw = self.capacity[DEVICES] - free[DEVICES], self.draw(free)
-        more = range(free[DEVICES], 0, -1)
-        fits = (gpus for gpus in more if self.power_at(used + gpus) - drawn_mw <= left_mw)
-        return next(fits, 0)
+        used = self.capacity[DEVICES] - free[DEVICES]
+        drawn_mw = self.draw(free)
+        for gpus in range(free[DEVICES], 0, -1):
+            if self.power_at(used + gpus) - drawn_mw <= left_mw:
+                return gpus
+        return 0
 
 
 class Layout:
-    """Class, labels and devices of each node. Sets of nodes and of devices are ints (bit sets).
+    """Class, labels and devices of each node, by its number in `nodes`.
 
-    `resources`: names in the order of `Free`; `levels`: numbers of slots above 1 that occur.
-    `present[n]`: devices of node n that count as capacity; `wide[n]`: by level, those with at least
-    so many slots (only if `shares`). `members[c]`: nodes of class c; `labelled`: nodes with a
-    label.
+    `resources`: names in the order of `Free`. `present[n]`: devices of node n that count as
+    capacity. `levels`: numbers of slots above 1 that devices have, rising; `wide[n]`: by level, the
+    devices of node n with at least so many slots (both only if `shares`). `class_of[n]`: number of
+    node n's class in `classes`; `members[c]`: nodes of class c; `labelled`: nodes by label.
     """
 
     def __init__(
         self,
         nodes: Sequence[NodeView],
         resources: Sequence[str] = (),
-        present: Sequence[int] | None = None,
+        present: Sequence[DeviceSet] | None = None,
         *,
         shares: bool = True,
     ) -> None:
-        self.nodes, self.resources = nodes, tuple(resources)
+        """`present`: by default the healthy devices. `shares`: devices may be shared."""
+        self.nodes = nodes
+        self.resources = tuple(resources)
         self.present = [_healthy(node) for node in nodes] if present is None else present
-        slots = {d.slots for node in nodes for d in node.devices} if shares else set()
-        self.levels = tuple(sorted(of for of in slots if of > 1))
+        slots: set[int] = set()
+        if shares:
+            for node in nodes:
+                slots.update([device.slots for device in node.devices])
+        self.levels = tuple(sorted(level for level in slots if level > 1))
         self.wide = [self._wide(node) for node in nodes] if self.levels else ()
         self.classes: list[NodeClass] = []
         self.class_of: list[int] = []
-        self.members: list[int] = []
+        self.members: list[NodeSet] = []
         self._classify()
-        self.labelled: dict[str, int] = {}
+        self.labelled: dict[str, NodeSet] = {}
         for n, node in enumerate(nodes):
             for label in node.labels:
                 self.labelled[label] = self.labelled.get(label, 0) | 1 << n
 
     @cached_property
     def index(self) -> dict[str, int]:
-        """Return the number of each node."""
+        """Number of each node by id."""
         return {node.id: n for n, node in enumerate(self.nodes)}
 
     @cached_property
@@ -245,10 +256,16 @@ class Layout:
         slots: int = 1,
         most: int = 0,
     ) -> Request:
-        """Return a request in the engine's units. `slots`: that many jobs share its devices."""
-        at = self.devices_at(slots)
+        """Return a request in the engine's units.
+
+        `slots`: so many jobs share its devices. Without such devices the request fits nowhere.
+        """
+        devices_at = self.devices_at(slots)
+        if devices_at is None:
+            devices_at = DEVICES
+            gpus = UNLIMITED
         return Request(
-            UNLIMITED if at is None else gpus,
+            gpus,
             self.amounts(demand),
             units,
             span,
@@ -256,12 +273,15 @@ class Layout:
             frozenset(labels),
             self.amounts(per_node or {}),
             nodes,
-            at or DEVICES,
+            devices_at,
             most,
         )
 
     def amounts(self, demand: Mapping[str, float]) -> tuple[int, ...]:
-        """Return this demand by resource; () if it is empty. Missing ones are unlimited."""
+        """Return a demand (by name) in billionths in the order of `resources`; () for none.
+
+        Resources that are not among them are unlimited: no node lacks them.
+        """
         if not demand or not any(demand.values()):
             return ()
         return tuple([demanded(demand.get(name, 0.0)) for name in self.resources])
@@ -270,33 +290,39 @@ class Layout:
         """Return the position in `Free` of devices with at least so many slots; None if none."""
         if slots <= 1:
             return DEVICES
-        level = next((i for i, of in enumerate(self.levels) if of >= slots), None)
-        return None if level is None else RESOURCES + len(self.resources) + level
+        for i, level in enumerate(self.levels):
+            if level >= slots:
+                return RESOURCES + len(self.resources) + i
+        return None
 
-    def free(self, n: int, devices: int, resources: tuple[int, ...]) -> Free:
+    def free(self, n: int, devices: DeviceSet, resources: tuple[int, ...]) -> Free:
         """Return the free capacity of node n with these devices and resources left."""
         if not self.levels:
             return (devices.bit_count(), *resources)
-        wide = [(devices & of).bit_count() for of in self.wide[n]]
+        wide = [(devices & of_level).bit_count() for of_level in self.wide[n]]
         return (devices.bit_count(), *resources, *wide)
 
-    def admitting(self, request: Request) -> tuple[Sequence[int], int]:
-        """Return the classes and the set of nodes that a request's types and labels allow."""
+    def admitting(self, request: Request) -> tuple[Sequence[int], NodeSet]:
+        """Return the classes that a request's types allow, and the nodes that its labels allow."""
         nodes = EVERY
         for label in request.labels:
             nodes &= self.labelled.get(label, 0)
         if not request.types:
             return range(len(self.classes)), nodes
-        return [i for i, c in enumerate(self.classes) if c.gpu_type in request.types], nodes
+        classes = [
+            c for c, of_class in enumerate(self.classes) if of_class.gpu_type in request.types
+        ]
+        return classes, nodes
 
-    def bits(self, n: int, devices: Collection[str]) -> int:
-        """Return the set of these devices of node n, without unknown ones."""
-        found, bit = 0, 1
+    def bits(self, n: int, devices: Collection[str]) -> DeviceSet:
+        """Return the set of these devices (ids) of node n, without unknown ones."""
+        known: DeviceSet = 0
+        bit = 1
         for device in self.nodes[n].devices:
             if device.id in devices:
-                found |= bit
+                known |= bit
             bit <<= 1
-        return found
+        return known
 
     def has_slots(self, request: Request, part: Part) -> bool:
         """Return True if these devices can be shared by as many jobs as a request says."""
@@ -305,35 +331,44 @@ class Layout:
         level = request.devices_at - RESOURCES - len(self.resources)
         return not part.devices & ~self.wide[part.node][level]
 
-    def ids(self, n: int, devices: int) -> tuple[str, ...]:
+    def ids(self, n: int, devices: DeviceSet) -> tuple[str, ...]:
         """Return the ids of this set of devices of node n, in the node's order."""
-        of = self.nodes[n].devices
-        return tuple([of[i].id for i in members(devices)])
+        views = self.nodes[n].devices
+        return tuple([views[i].id for i in members(devices)])
 
-    def _wide(self, node: NodeView) -> tuple[int, ...]:
-        return tuple(
-            sum(1 << i for i, d in enumerate(node.devices) if d.slots >= of) for of in self.levels
-        )
+    def _wide(self, node: NodeView) -> tuple[DeviceSet, ...]:
+        """Return by level the devices of a node with at least so many slots."""
+        sets: list[DeviceSet] = []
+        for level in self.levels:
+            devices: DeviceSet = 0
+            for i, device in enumerate(node.devices):
+                if device.slots >= level:
+                    devices |= 1 << i
+            sets.append(devices)
+        return tuple(sets)
 
     def _classify(self) -> None:
-        numbers: dict[object, int] = {}
-        c, before = 0, None
-        resources, levels, found = self.resources, self.levels, self.members
+        """Fill `classes`, `class_of` and `members`: nodes with equal keys are of one class."""
+        class_of_key: dict[object, int] = {}
+        c = 0
+        key_before: object = None
         for n, (node, present) in enumerate(zip(self.nodes, self.present, strict=True)):
             key: tuple[object, ...]
             key = (node.gpu_type, node.power_w, len(node.devices), present.bit_count())
-            if resources:
+            if self.resources:
                 key += (node.cores, node.memory_gb, node.resources)
-            if levels:
-                key += tuple([(present & of).bit_count() for of in self.wide[n]])
-            if key != before:  # nodes of a class nearly always stand together
-                before, c = key, numbers.setdefault(key, len(numbers))
-                if c == len(found):
+            if self.levels:
+                key += tuple([(present & devices).bit_count() for devices in self.wide[n]])
+            if key != key_before:  # nodes of a class nearly always stand together
+                key_before = key
+                c = class_of_key.setdefault(key, len(class_of_key))
+                if c == len(self.classes):
                     self._add_class(n, node, present)
             self.class_of.append(c)
-            found[c] |= 1 << n
+            self.members[c] |= 1 << n
 
-    def _add_class(self, n: int, node: NodeView, present: int) -> None:
+    def _add_class(self, n: int, node: NodeView, present: DeviceSet) -> None:
+        """Add the class of node n, which is its first member."""
         capacity = self.free(n, present, capacity_of(node, self.resources))
         power_mw = tuple([needed_mw(watts) for watts in node.power_w]) or (0,)
         self.classes.append(NodeClass(node.gpu_type, capacity, power_mw, len(node.devices)))
@@ -341,12 +376,17 @@ class Layout:
 
 
 def capacity_of(node: NodeView, resources: Sequence[str]) -> tuple[int, ...]:
-    """Return the node's allocatable amounts of these resources."""
+    """Return the node's allocatable amounts of these resources, in billionths."""
     if not resources:
         return ()
-    has = {PLAIN[0]: node.cores, PLAIN[1]: node.memory_gb, **dict(node.resources)}
-    return tuple([available(has.get(name, 0.0)) for name in resources])
+    amounts = {"cores": node.cores, "memory_gb": node.memory_gb, **dict(node.resources)}
+    return tuple([available(amounts.get(name, 0.0)) for name in resources])
 
 
-def _healthy(node: NodeView) -> int:
-    return sum(1 << i for i, device in enumerate(node.devices) if device.healthy)
+def _healthy(node: NodeView) -> DeviceSet:
+    """Return the healthy devices of a node."""
+    devices: DeviceSet = 0
+    for i, device in enumerate(node.devices):
+        if device.healthy:
+            devices |= 1 << i
+    return devices

@@ -24,7 +24,7 @@ def counts_of_gpus(least: int, most: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class NodesByType:
-    """Open nodes that suit a job by GPU type, their GPUs in all, and the largest of them."""
+    """Open nodes that suit a job by GPU type, with the number of their GPUs and a largest one."""
 
     nodes: Mapping[str, NodeSet]
     gpus: Mapping[str, int]
@@ -34,22 +34,23 @@ class NodesByType:
     def of(
         cls, layout: Layout, suitable: Sequence[tuple[int, NodeSet]], opened: NodeSet
     ) -> NodesByType:
-        """Return those of these classes, each with its nodes, that are open."""
-        found: dict[str, NodeSet] = {}
-        gpus: dict[str, int] = {}
+        """Return the `opened` ones of the `suitable` nodes: (class, its nodes)."""
+        nodes_of: dict[str, NodeSet] = {}
+        gpus_of: dict[str, int] = {}
         largest: dict[str, NodeView] = {}
         for c, members in suitable:
-            of_class = layout.classes[c]
+            node_class = layout.classes[c]
+            gpus = node_class.capacity[DEVICES]
             nodes = members & opened
-            if not nodes or not of_class.capacity[DEVICES]:
+            if not nodes or not gpus:
                 continue
-            name = of_class.gpu_type
-            found[name] = found.get(name, 0) | nodes
-            gpus[name] = gpus.get(name, 0) + of_class.capacity[DEVICES] * nodes.bit_count()
-            view = layout.nodes[lowest(nodes)]
-            if name not in largest or len(view.devices) > len(largest[name].devices):
-                largest[name] = view
-        return cls(found, gpus, largest)
+            gpu_type = node_class.gpu_type
+            nodes_of[gpu_type] = nodes_of.get(gpu_type, 0) | nodes
+            gpus_of[gpu_type] = gpus_of.get(gpu_type, 0) + gpus * nodes.bit_count()
+            node = layout.nodes[lowest(nodes)]
+            if gpu_type not in largest or len(node.devices) > len(largest[gpu_type].devices):
+                largest[gpu_type] = node
+        return cls(nodes_of, gpus_of, largest)
 
     def nodes_of(self, types: Sequence[str]) -> NodeSet:
         """Return the nodes of these types."""
@@ -65,5 +66,5 @@ class NodesByType:
     def power_w(self, gpu_type: str, gpus: int) -> float:
         """Return the power of so many GPUs of a type, on as few of its largest nodes as can be."""
         node = self.largest[gpu_type]
-        full, rest = divmod(gpus, len(node.devices))
-        return full * node.draw_w(len(node.devices)) + node.draw_w(rest)
+        full_nodes, rest = divmod(gpus, len(node.devices))
+        return full_nodes * node.draw_w(len(node.devices)) + node.draw_w(rest)

@@ -113,6 +113,7 @@ class Occupancy(Generic[Holder]):
                     self.in_use[seat.node] -= 1
 
     def _has_slot(self, key: DeviceKey, share: float) -> bool:
+        """Return True if a device has a free slot and so much of it is free."""
         held = self.holds.get(key, ())
         if not held:
             return True
@@ -120,6 +121,7 @@ class Occupancy(Generic[Holder]):
         return len(held) < self.slots[key] and total <= 1.0 + TOLERANCE
 
     def _count(self, node: str, amounts: Mapping[str, int], sign: int) -> None:
+        """Count amounts as used (sign 1), or as used no more (-1)."""
         used = self.used[node]
         for name, amount in amounts.items():
             used[name] += sign * amount

@@ -39,9 +39,9 @@ NO_STARTS: Mapping[int, Expected] = {}
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Job with an allocation, and its run time there, a launch included; inf: unknown.
+    """Job with an allocation, and its run time (s) there, a launch included; inf: unknown.
 
-    `ranks`: of a job that goes on, or that shares its device; else None.
+    `ranks`: seats of a job that goes on, or that shares its device; else None.
     """
 
     row: int
@@ -74,7 +74,8 @@ class PlanBuilder:
 
         `keep_wide`: gangs that no node can hold stay where they run.
         """
-        self.snapshot, self.state = snapshot, cluster_of(snapshot, shares=shares)
+        self.snapshot = snapshot
+        self.state = cluster_of(snapshot, shares=shares)
         self.not_eligible = not_eligible(snapshot)
         self.options = JobOptions(snapshot, self.state, spreads=spreads)
         self.pinned, self.fallback = current_placements(
@@ -104,7 +105,8 @@ class PlanBuilder:
     def copy(self) -> PlanBuilder:
         """Return a copy of the plan with the same placements."""
         new = copy(self)
-        new.state, new.placed = self.state.copy(), self.placed.copy()
+        new.state = self.state.copy()
+        new.placed = self.placed.copy()
         return new
 
     def build(
@@ -117,18 +119,27 @@ class PlanBuilder:
     ) -> Plan:
         """Return the plan, with `named` placements and a reason for each job that has none.
 
+        `value`: the plan's objective. `named`: placements that the policy has made itself.
         `expected`: by row, starts of waiting jobs in the policy's own schedule.
         """
-        position = self.snapshot.jobs.position
-        placements = [(position[p.job], p) for p in named]
-        placements += [(p.row, self.placement(p)) for p in self.placed]
-        staying = [*self.pinned, *self._fallbacks({row for row, _ in placements})]
-        placements += [(stay.row, self.staying(stay)) for stay in staying]
-        placements.sort(key=lambda of: of[0])
-        found = tuple([placement for _, placement in placements])
+        # 1. Placements by row: the policy's, then those of jobs that stay.
+        by_row: list[tuple[int, Placement]] = []
+        for placement in named:
+            by_row.append((self.snapshot.jobs.position[placement.job], placement))
+        for placed in self.placed:
+            by_row.append((placed.row, self.placement(placed)))
+        fallbacks = self._fallbacks({row for row, _ in by_row})
+        for stay in (*self.pinned, *fallbacks):
+            by_row.append((stay.row, self.staying(stay)))
+
+        # 2. In the order of the jobs; all others wait.
+        by_row.sort(key=lambda row_and_placement: row_and_placement[0])
+        placements = tuple([placement for _, placement in by_row])
         starts = {**self.expected, **expected}
-        waiting = self._waiting({row for row, _ in placements}, found, starts)
-        return Plan(policy, PlanStatus.HEURISTIC, found, waiting, objective=value, message=message)
+        waiting = self._waiting({row for row, _ in by_row}, placements, starts)
+        return Plan(
+            policy, PlanStatus.HEURISTIC, placements, waiting, objective=value, message=message
+        )
 
     def placement(self, placed: Placed) -> Placement:
         """Return a placement, with its part of its nodes' bills.
@@ -155,54 +166,66 @@ class PlanBuilder:
     def _cost(self, placed: Placed, share: float) -> float:
         """Return a job's part of its nodes' bills; inf if the run time is unknown.
 
-        By its GPUs of those in use on each node; without any, or of a batch job, see `part_w`.
+        By its GPUs among those in use on each node; of a batch job among all of them, and of a job
+        without GPUs by its cores. `share`: its share of each GPU.
         """
         if not isfinite(placed.run_s):
             return inf
-        layout, columns = self.state.layout, self.snapshot.jobs.columns
+        layout = self.state.layout
+        columns = self.snapshot.jobs.columns
         is_batch = columns.others["batch"][placed.row] or not columns.listed["gpus_max"][placed.row]
         watts = 0.0
         for part in placed.allocation.parts:
-            view = self.billed_nodes[part.node]
+            node = self.billed_nodes[part.node]
             gpus = part.devices.bit_count()
             if is_batch:
                 cores = columns.listed["cores"][placed.row] * part.units
-                watts += view.part_w(gpus, len(view.devices), cores)
+                watts += node.part_w(gpus, len(node.devices), cores)
             else:
                 capacity = layout.classes[layout.class_of[part.node]].capacity[DEVICES]
                 used = capacity - self.state.free[part.node][DEVICES]
-                watts += view.part_w(gpus * share, used, 0.0)
+                watts += node.part_w(gpus * share, used, 0.0)
         return watts * self.prices.reference * self._priced_s(placed.run_s)
 
     def remaining_s(self, stay: CurrentPlacement) -> float:
-        """Return the time that a job which stays still needs; inf if unknown."""
+        """Return the time (s) that a job which stays still needs; inf if unknown."""
         return remaining_s(self.snapshot, self.options.speeds, stay)
 
     def run_remaining_s(self, row: int, run: Running, allocation: Allocation) -> float:
-        """Return the time that a running job still needs where it is; inf if unknown."""
+        """Return the time (s) that a running job still needs where it is; inf if unknown."""
         return self.remaining_s(CurrentPlacement(row, run, allocation))
 
     def staying(self, stay: CurrentPlacement, run_s: float | None = None) -> Placement:
-        """Return the placement of a job that stays; `run_s`: the time that it still needs."""
-        run_s = self.remaining_s(stay) if run_s is None else run_s
-        cost = self._cost_of(stay, run_s) if isfinite(run_s) else inf
+        """Return the placement of a job that stays; `run_s`: the time (s) that it still needs."""
+        if run_s is None:
+            run_s = self.remaining_s(stay)
+        cost = self._cost_where_it_is(stay, run_s) if isfinite(run_s) else inf
         return staying_placement(self.snapshot, stay, run_s, predicted(cost, HIGHEST_COST))
 
-    def _cost_of(self, stay: CurrentPlacement, run_s: float) -> float:
+    def _cost_where_it_is(self, stay: CurrentPlacement, run_s: float) -> float:
         """Return a job's part of its nodes' bills, each node as it is used now."""
-        cores, watts = self.snapshot.jobs.columns.listed["cores"][stay.row], 0.0
+        cores = self.snapshot.jobs.columns.listed["cores"][stay.row]
+        watts = 0.0
         for seat in stay.run.ranks:
             node = self.snapshot.node_by_id[seat.node]
             gpus = len(seat.devices)
-            used = max(gpus, sum([bool(d.held) for d in node.devices])) if gpus else 0
+            used = 0
+            if gpus:
+                used = max(gpus, sum([bool(device.held) for device in node.devices]))
             watts += node.part_w(gpus, used, cores * seat.units)
         return watts * self.prices.reference * self._priced_s(run_s)
 
     def _priced_s(self, run_s: float) -> float:
-        return run_s if self.prices.is_flat else float(self.prices.priced_s(np.array([run_s]))[0])
+        """Return the priced seconds of a run (see `priced_options`)."""
+        if self.prices.is_flat:
+            return run_s
+        return float(self.prices.priced_s(np.array([run_s]))[0])
 
     def _fallbacks(self, placed: set[int]) -> list[CurrentPlacement]:
-        """Return jobs on draining nodes that found no capacity elsewhere, while the power lasts."""
+        """Return jobs on draining nodes that found no capacity elsewhere, while the power lasts.
+
+        `placed`: rows of the jobs that have a placement. The others are taken from the state.
+        """
         kept = []
         for row, stay in self.fallback.items():
             if row not in placed and self.state.has_power_for(stay.allocation):
@@ -216,16 +239,21 @@ class PlanBuilder:
         placements: tuple[Placement, ...],
         expected: Mapping[int, Expected],
     ) -> tuple[Waiting, ...]:
+        """Return the reasons of all jobs but those that are `placed` (rows), by row."""
         if len(placed) == len(self.snapshot.jobs):
             return ()
         rows = [row for row in range(len(self.snapshot.jobs)) if row not in placed]
-        asked = [row for row in rows if row not in self.not_eligible]
+        eligible = [row for row in rows if row not in self.not_eligible]
         reasons = Reasons(self.snapshot, self.state, self.options, placements)
-        found = dict(zip(asked, reasons.of(asked), strict=True))
-        reason = {**found, **self.not_eligible}
-        return tuple(
-            [replace(reason[r], expected=expected[r]) if r in expected else reason[r] for r in rows]
-        )
+        reason_of = dict(zip(eligible, reasons.of(eligible), strict=True))
+        reason_of.update(self.not_eligible)
+        waiting = []
+        for row in rows:
+            reason = reason_of[row]
+            if row in expected:
+                reason = replace(reason, expected=expected[row])
+            waiting.append(reason)
+        return tuple(waiting)
 
 
 def seats_of(

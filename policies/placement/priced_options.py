@@ -3,8 +3,8 @@
 Jobs of a class (kind, GPUs, types, labels, demand) fit where any of them fits.
 
 Changing prices count by *priced seconds*: how long a run would have to last at the reference price
-to cost the same. Its energy costs watts times the integral of price(t) * PUE(t), which depends on
-the run time alone, so whatever multiplies times with a cost per second prices runs rightly.
+to cost the same. The energy of a run costs watts times the integral of price(t) * PUE(t) over its
+time. So does watts * reference price * priced seconds, as if the price never changed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from math import inf
+from math import ceil
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,6 +33,7 @@ from policies.placement.cluster_state import ClusterState
 from policies.placement.layout import (
     RESOURCES,
     Allocation,
+    Free,
     Layout,
     NodeSet,
     Part,
@@ -52,8 +53,10 @@ def with_quota(demand: Mapping[str, float], ranks: Sequence[RankPlacement]) -> M
     """Return a process's demand with the most cores that a quota gives to any of these seats."""
     if all(seat.cpu_quota is None for seat in ranks):
         return demand
-    cores = demand.get("cores", 0.0)
-    most = max(cores if seat.cpu_quota is None else seat.cpu_quota for seat in ranks)
+    most = 0.0
+    for seat in ranks:
+        cores = demand.get("cores", 0.0) if seat.cpu_quota is None else seat.cpu_quota
+        most = max(most, cores)
     return {**demand, "cores": most}
 
 
@@ -61,9 +64,10 @@ class JobRequests:
     """Requests of jobs, and the allocations of running ones."""
 
     def __init__(self, columns: JobColumns, layout: Layout) -> None:
-        self.columns, self.layout = columns, layout
-        self._batch: dict[tuple[Any, ...], Request] = {}
-        self._of_row: dict[int, Request] = {}
+        self.columns = columns
+        self.layout = layout
+        self._request_by_key: dict[tuple[Any, ...], Request] = {}
+        self._batch_request: dict[int, Request] = {}
 
     def on_one_node(self, row: int, gpus: int, ranks: Sequence[RankPlacement] = ()) -> Request:
         """Return the request of a job as one process with so many devices, on its seat if given."""
@@ -78,25 +82,27 @@ class JobRequests:
     def spread(self, row: int, gpus: int, types: tuple[str, ...] | None = None) -> list[Request]:
         """Return a gang's requests on 2, 3 ... nodes, for `find_first`.
 
-        Over several types only for a job that may mix them.
+        Over several types only for a job that may mix them. `types`: those to use, by default all
+        that are allowed.
         """
         others = self.columns.others
-        span = Span.MIXED if others["may_mix"][row] else Span.ONE_TYPE
-        types = others["allowed_types"][row] if types is None else types
-        largest = max((of.size for of in self.layout.classes), default=1)
-        return [
-            self.layout.request(
-                1,
-                {},
-                units=gpus,
-                span=span,
-                types=types,
-                labels=(*others["labels"][row], *self.labels_of_gangs),
-                per_node=self.demand(row),
-                nodes=ranks,
+        largest = max((of_class.size for of_class in self.layout.classes), default=1)
+        fewest_nodes = max(2, ceil(gpus / largest))
+        requests = []
+        for nodes in range(fewest_nodes, gpus + 1):
+            requests.append(
+                self.layout.request(
+                    1,
+                    {},
+                    units=gpus,
+                    span=Span.MIXED if others["may_mix"][row] else Span.ONE_TYPE,
+                    types=others["allowed_types"][row] if types is None else types,
+                    labels=(*others["labels"][row], *self.labels_of_gangs),
+                    per_node=self.demand(row),
+                    nodes=nodes,
+                )
             )
-            for ranks in range(max(2, -(-gpus // largest)), gpus + 1)
-        ]
+        return requests
 
     def over_nodes(self, row: int, gpus: int, types: tuple[str, ...]) -> Request:
         """Return a gang's request on as few nodes as there is room on, of these types in order."""
@@ -145,22 +151,26 @@ class JobRequests:
 
     def batch(self, row: int) -> Request:
         """Return the request of a batch job's units, one for all jobs that ask for the same."""
-        if (found := self._of_row.get(row)) is not None:
-            return found
+        request = self._batch_request.get(row)
+        if request is not None:
+            return request
         key = self.columns.unit_keys[row]
-        if key not in self._batch:
-            self._batch[key] = self._units(row)
-        found = self._of_row[row] = self._batch[key]
-        return found
+        if key not in self._request_by_key:
+            self._request_by_key[key] = self._request_of_units(row)
+        request = self._request_by_key[key]
+        self._batch_request[row] = request
+        return request
 
-    def _units(self, row: int) -> Request:
-        counts, others = self.columns.counts, self.columns.others
-        gpus, may_mix = gpus_per_unit(self.columns, row), others["may_mix"][row]
+    def _request_of_units(self, row: int) -> Request:
+        counts = self.columns.counts
+        others = self.columns.others
+        gpus = gpus_per_unit(self.columns, row)
+        is_of_one_type = gpus > 0 and not others["may_mix"][row]
         return self.layout.request(
             gpus,
             self.demand(row),
             units=int(counts["units"][row]),
-            span=Span.ONE_TYPE if gpus and not may_mix else Span.ANY,
+            span=Span.ONE_TYPE if is_of_one_type else Span.ANY,
             types=others["allowed_types"][row],
             labels=others["labels"][row],
             nodes=int(counts["nodes"][row]),
@@ -168,21 +178,26 @@ class JobRequests:
         )
 
     def together(self, rows: Sequence[int], gpus: int = 1) -> Request:
-        """Return the request of jobs that share all of their devices, each as one process."""
-        others, demand = self.columns.others, dict[str, float]()
+        """Return the request of jobs that share all of their devices, each as one process.
+
+        It fits nowhere if no GPU type is allowed for all of them.
+        """
+        others = self.columns.others
+        demand: dict[str, float] = {}
+        labels: list[str] = []
+        choices_of_types: list[set[str]] = []
         for row in rows:
             for name, amount in self.demand(row).items():
                 demand[name] = demand.get(name, 0.0) + amount
-        allowed = [set(others["allowed_types"][row]) for row in rows]
-        asked = [types for types in allowed if types]
-        types = tuple(sorted(set.intersection(*asked))) if asked else ()
-        return self.layout.request(
-            gpus if types or not asked else UNLIMITED,
-            demand,
-            types=types,
-            labels=[label for row in rows for label in others["labels"][row]],
-            slots=len(rows),
-        )
+            labels += others["labels"][row]
+            if others["allowed_types"][row]:
+                choices_of_types.append(set(others["allowed_types"][row]))
+        types: tuple[str, ...] = ()
+        if choices_of_types:
+            types = tuple(sorted(set.intersection(*choices_of_types)))
+            if not types:
+                gpus = UNLIMITED
+        return self.layout.request(gpus, demand, types=types, labels=labels, slots=len(rows))
 
     def demand(self, row: int) -> dict[str, float]:
         """Return the demand of one unit of a job on its node, without zeros."""
@@ -193,23 +208,33 @@ class JobRequests:
 
     def allocation_of(self, row: int, run: Running) -> Allocation | None:
         """Return the allocation of a run; None if a node or device of it is gone."""
-        index, parts = self.layout.index, list[Part]()
+        # 1. Its parts: batch jobs have their own units, of a gang each GPU is one.
+        index = self.layout.index
         is_batch = self.columns.others["batch"][row]
+        parts: list[Part] = []
         for seat in run.ranks:
-            if (n := index.get(seat.node, -1)) < 0:
+            if seat.node not in index:
                 return None
-            bits = self.layout.bits(n, seat.devices) if seat.devices else 0
-            if seat.devices and bits.bit_count() < len(set(seat.devices)):
+            n = index[seat.node]
+            devices = self.layout.bits(n, seat.devices) if seat.devices else 0
+            if devices.bit_count() < len(set(seat.devices)):
                 return None
-            parts.append(Part(n, seat.units if is_batch else bits.bit_count(), bits))
+            units = seat.units if is_batch else devices.bit_count()
+            parts.append(Part(n, units, devices))
+
+        # 2. Its request, with the cores that it has there.
         if is_batch:
             return Allocation(self.batch(row), tuple(parts))
         if len(parts) == 1:
             request = self.on_one_node(row, parts[0].units, run.ranks)
             return Allocation(request, (parts[0]._replace(units=1),))
-        gpus, ranks = sum(part.units for part in parts), len(parts)
-        used = self.layout.amounts(with_quota(self.demand(row), run.ranks))
-        request = Request(gpus=1, units=gpus, per_node=used, span=Span.ANY, nodes=ranks)
+        request = Request(
+            gpus=1,
+            units=sum(part.units for part in parts),
+            per_node=self.layout.amounts(with_quota(self.demand(row), run.ranks)),
+            span=Span.ANY,
+            nodes=len(parts),
+        )
         return Allocation(request, tuple(parts))
 
 
@@ -218,28 +243,32 @@ GroupingKey: TypeAlias = tuple[Any, ...]
 
 
 def grouping_keys(jobs: JobColumns) -> Sequence[GroupingKey]:
-    """Return each job's key: kind, least and most GPUs, types, may it mix them, labels, demand."""
-    counts, numbers, others = jobs.counts, jobs.numbers, jobs.others
-    columns = [jobs.kinds, counts["gpus_min"].tolist(), counts["gpus_max"].tolist()]
-    columns += [others["allowed_types"], others["labels"]]
-    if any(others["may_mix"]):
-        columns += [others["may_mix"]]
+    """Return each job's key, by row: kind, least and most GPUs, then its other needs.
+
+    These are types, labels, whether it may mix types, demand and units.
+    """
+    columns: list[Sequence[Any]] = [jobs.kinds]
+    columns += [jobs.counts["gpus_min"].tolist(), jobs.counts["gpus_max"].tolist()]
+    columns += [jobs.others["allowed_types"], jobs.others["labels"]]
+    if any(jobs.others["may_mix"]):
+        columns.append(jobs.others["may_mix"])
     if not jobs.gpus_only:
-        columns += [numbers["cores"].tolist(), numbers["memory_gb"].tolist()]
-        columns += [others["resources"], others["batch"]]
-        columns += [counts[name].tolist() for name in ("units", "units_per_node", "nodes")]
+        columns += [jobs.numbers["cores"].tolist(), jobs.numbers["memory_gb"].tolist()]
+        columns += [jobs.others["resources"], jobs.others["batch"]]
+        for name in ("units", "units_per_node", "nodes"):
+            columns.append(jobs.counts[name].tolist())
     return list(zip(*columns, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """GPUs of one of these nodes (a set), with the job's speed and the node's power.
+    """GPUs of one of these nodes, with the job's speed and the node's power.
 
     `power_w`: of a node on which only these GPUs are in use. `spread`: GPUs of several of these
     nodes together; `power_w` is then of as few of the largest as can be.
     """
 
-    nodes: int
+    nodes: NodeSet
     gpus: int
     steps_per_s: float
     power_w: float
@@ -252,17 +281,22 @@ class JobOptions:
 
     def __init__(self, snapshot: Snapshot, state: ClusterState, *, spreads: bool = True) -> None:
         """`spreads`: a job that no node could hold has options over several."""
-        self.snapshot, self.layout, self.open = snapshot, state.layout, state.open
+        self.snapshot = snapshot
+        self.columns = snapshot.jobs.columns
+        self.layout = state.layout
+        self.open = state.open
+        self.cap_mw = state.cap_mw
         self.spreads = spreads
-        self.columns, self.cap_mw = snapshot.jobs.columns, state.cap_mw
         self.requests = JobRequests(snapshot.jobs.columns, state.layout)
-        self.speeds, self.prices = Speeds.of(snapshot), prices_of(snapshot)
+        self.speeds = Speeds.of(snapshot)
+        self.prices = prices_of(snapshot)
         self._options: dict[GroupingKey, tuple[Option, ...]] = {}
         self._nodes_of_needs: dict[GroupingKey, NodesByType] = {}
         self._requests_over_nodes: dict[GroupingKey, Request] = {}
 
     @cached_property
     def keys(self) -> Sequence[GroupingKey]:
+        """Grouping key of each job, by row."""
         return grouping_keys(self.columns)
 
     def of(self, row: int) -> tuple[Option, ...]:
@@ -283,27 +317,27 @@ class JobOptions:
 
         First those that meet the due date by rising energy cost, then the others by rising time.
         """
-        options, (due_s, steps) = self.of(row), self._numbers[row]
-        slack_s, launch_s = due_s - self.snapshot.now_s, self.launch_times.of(row)
+        options = self.of(row)
+        steps = self.columns.listed["remaining_steps"][row]
+        launch_s = self.launch_times.of(row)
         times_s = [steps / option.steps_per_s + launch_s for option in options]
-        flat, reference = self.prices.is_flat, self.prices.reference
-        priced_s = times_s if flat else self.prices.priced_s(np.array(times_s)).tolist()
-        ranks = [
-            (False, seconds * (o.power_w * reference), i) if time_s < slack_s else (True, time_s, i)
-            for i, (o, time_s, seconds) in enumerate(zip(options, times_s, priced_s, strict=True))
-        ]
-        return [(options[i], times_s[i]) for _, _, i in sorted(ranks)]
+        priced_s = times_s
+        if not self.prices.is_flat:
+            priced_s = self.prices.priced_s(np.array(times_s)).tolist()
+
+        slack_s = self.columns.listed["due_s"][row] - self.snapshot.now_s
+        reference = self.prices.reference
+        turns: list[tuple[bool, float, int]] = []
+        for i, option in enumerate(options):
+            is_late = times_s[i] >= slack_s
+            cost = priced_s[i] * (option.power_w * reference)
+            turns.append((is_late, times_s[i] if is_late else cost, i))
+        return [(options[i], times_s[i]) for _, _, i in sorted(turns)]
 
     @cached_property
     def launch_times(self) -> LaunchTimes:
-        """The time from a launch to the first step of each job."""
+        """Time from a launch to the first step of each job."""
         return LaunchTimes(self.snapshot)
-
-    @cached_property
-    def _numbers(self) -> Sequence[tuple[float, float]]:
-        numbers = self.columns.numbers
-        due_s, steps = numbers["due_s"].tolist(), numbers["remaining_steps"].tolist()
-        return list(zip(due_s, steps, strict=True))
 
     def within(self, cap_mw: float, row: int) -> list[Option]:
         """Return the options of a job on one node of the empty cluster, within this power cap.
@@ -311,36 +345,36 @@ class JobOptions:
         Nodes are grouped by type and by power with so many GPUs in use.
         """
         kind, least, most = self.keys[row][:3]
-        base, nodes = self.requests.on_one_node(row, 0), dict[tuple[int, str, float, float], int]()
-        for c, allowed in self._admitting(base):
-            of_class, view = (
-                self.layout.classes[c],
-                self.layout.nodes[lowest(self.layout.members[c])],
-            )
-            curve = view.power_w or (0.0,)
+        base = self.requests.on_one_node(row, 0)
+
+        # 1. Nodes by GPUs, type, speed and power.
+        nodes_of: dict[tuple[int, str, float, float], NodeSet] = {}
+        for c, nodes in self._admitting(base):
+            of_class = self.layout.classes[c]
+            curve_w = self.layout.nodes[lowest(self.layout.members[c])].power_w or (0.0,)
             for gpus in range(least, min(most, of_class.size) + 1):
-                rate = self.speeds.alone(kind, (of_class.gpu_type,), gpus)
-                if rate > 0.0 and of_class.power_at(gpus) <= cap_mw:
-                    power_w = curve[min(gpus, len(curve) - 1)]
-                    key = gpus, of_class.gpu_type, rate, power_w
-                    nodes[key] = nodes.get(key, 0) | allowed
-        return [
-            Option(of, gpus, rate, power_w, Request(gpus, base.amounts, labels=base.labels))
-            for (gpus, _, rate, power_w), of in nodes.items()
-        ]
+                steps_per_s = self.speeds.alone(kind, (of_class.gpu_type,), gpus)
+                if steps_per_s > 0.0 and of_class.power_at(gpus) <= cap_mw:
+                    power_w = curve_w[min(gpus, len(curve_w) - 1)]
+                    key = gpus, of_class.gpu_type, steps_per_s, power_w
+                    nodes_of[key] = nodes_of.get(key, 0) | nodes
+
+        # 2. An option for each of them.
+        options = []
+        for (gpus, _, steps_per_s, power_w), nodes in nodes_of.items():
+            request = Request(gpus, base.amounts, labels=base.labels)
+            options.append(Option(nodes, gpus, steps_per_s, power_w, request))
+        return options
 
     def over_nodes(self, row: int) -> list[Option]:
-        """Return the options of a job over several nodes of the empty cluster; [] if one would do.
-
-        As `spread`.
-        """
+        """Return the options of a job over several nodes, as `spread`; [] if one node would do."""
         return self.spread(row) if self.requests.is_wide(row) else []
 
     def spread(self, row: int) -> list[Option]:
         """Return the options of a job over several nodes of the empty cluster.
 
-        They are of one GPU type each; for a job that may mix types also of the fastest two, three
-        ... together.
+        Each is of one GPU type. A job that may mix types also has options of the fastest two, three
+        ... types together.
         """
         kind, least, most = self.keys[row][:3]
         by_type = self._nodes_by_type(row)
@@ -360,8 +394,8 @@ class JobOptions:
         return options
 
     def _nodes_by_type(self, row: int) -> NodesByType:
-        """Return the open nodes for gangs that suit a job; kinds do not matter."""
-        needs = self.keys[row][3:]
+        """Return the open nodes for gangs that suit a job."""
+        needs = self.keys[row][3:]  # neither its kind nor its number of GPUs matters
         if needs not in self._nodes_of_needs:
             usable = self.open
             for label in self.requests.labels_of_gangs:
@@ -371,7 +405,7 @@ class JobOptions:
         return self._nodes_of_needs[needs]
 
     def _request_over_nodes(self, row: int, gpus: int, types: tuple[str, ...]) -> Request:
-        """Return a gang's request over nodes; kinds do not matter."""
+        """Return a gang's request over nodes, one for all that need the same."""
         needs = self.keys[row][3:], gpus, types
         if needs not in self._requests_over_nodes:
             request = self.requests.over_nodes(row, gpus, types)
@@ -379,7 +413,10 @@ class JobOptions:
         return self._requests_over_nodes[needs]
 
     def _choices_of_types(self, row: int, gpus: int, by_type: NodesByType) -> list[tuple[str, ...]]:
-        """Return the types on which a gang could be, the fastest first; several together if so."""
+        """Return the types on which a gang could be: each by itself, then several together.
+
+        The fastest types come first. Those with too few GPUs are left out.
+        """
         kind = self.columns.kinds[row]
         speeds: dict[str, float] = {}
         for gpu_type in by_type.nodes:
@@ -392,18 +429,19 @@ class JobOptions:
             choices += [tuple(fastest[:number]) for number in range(2, len(fastest) + 1)]
         return [types for types in choices if by_type.gpus_of(types) >= gpus]
 
-    def _admitting(self, request: Request) -> list[tuple[int, int]]:
+    def _admitting(self, request: Request) -> list[tuple[int, NodeSet]]:
         """Return (class, its open nodes with the labels) where the demand fits when empty."""
         classes, allowed = self.layout.admitting(request)
-        found = [(c, self.layout.members[c] & allowed & self.open) for c in classes]
-        return [
-            (c, nodes)
-            for c, nodes in found
-            if nodes and _has(self.layout.classes[c].capacity, request.amounts)
-        ]
+        admitting = []
+        for c in classes:
+            nodes = self.layout.members[c] & allowed & self.open
+            if nodes and _has(self.layout.classes[c].capacity, request.amounts):
+                admitting.append((c, nodes))
+        return admitting
 
 
-def _has(capacity: Sequence[int], amounts: Sequence[int]) -> bool:
+def _has(capacity: Free, amounts: Sequence[int]) -> bool:
+    """Return True if an empty node has these amounts of resources."""
     return all(amount <= capacity[i] for i, amount in enumerate(amounts, RESOURCES))
 
 
@@ -429,20 +467,25 @@ class Prices:
         return bool(np.all(self.rates == self.rates[0]))
 
     def priced_s(self, times_s: Floats) -> Floats:
-        """Priced seconds of runs that start now and last `times_s`; inf if they never end."""
+        """Return the priced seconds of runs that start now and last `times_s`.
+
+        They are inf for a run that never ends.
+        """
         if self.is_flat:
             return times_s
-        ends = np.isfinite(times_s)
-        seconds = np.where(ends, times_s, 0.0)
-        step = np.searchsorted(self.starts_s, seconds, side="right") - 1
-        cost = self._until_step[step] + (seconds - self.starts_s[step]) * self.rates[step]
-        return np.where(ends, cost / self.reference, np.inf)
+        is_finite = np.isfinite(times_s)
+        seconds = np.where(is_finite, times_s, 0.0)
+        # The price at the end of each run, and all that was paid until it began.
+        last = np.searchsorted(self.starts_s, seconds, side="right") - 1
+        cost = self._cost_until[last] + (seconds - self.starts_s[last]) * self.rates[last]
+        return np.where(is_finite, cost / self.reference, np.inf)
 
     @cached_property
-    def _until_step(self) -> Floats:
-        """float64[S]: cost of a watt until each price begins."""
-        spent: Floats = np.concatenate([[0.0], np.cumsum(np.diff(self.starts_s) * self.rates[:-1])])
-        return spent
+    def _cost_until(self) -> Floats:
+        """float64[S]: cost of a watt from now until each price begins."""
+        costs = np.diff(self.starts_s) * self.rates[:-1]
+        cost_until: Floats = np.concatenate([[0.0], np.cumsum(costs)])
+        return cost_until
 
 
 def prices_of(snapshot: Snapshot, *, emissions: bool = True) -> Prices:
@@ -451,48 +494,60 @@ def prices_of(snapshot: Snapshot, *, emissions: bool = True) -> Prices:
     `emissions`: with the operators' weight of emissions, as in decisions; else as billed. A price
     below 0 counts as 0 in decisions: else jobs would be slowed and moved to burn paid energy.
     """
+    # 1. The intervals from now on; the last one goes on for ever.
+    ahead = [interval for interval in snapshot.energy if interval.to_s > snapshot.now_s]
+    if not ahead:
+        ahead = list(snapshot.energy[-1:])
+
+    # 2. The price of each of them.
     per_kg = snapshot.emissions_cost_per_kg if emissions else 0.0
-    least = 0.0 if emissions else -inf
-    ahead = [s for s in snapshot.energy if s.to_s > snapshot.now_s] or list(snapshot.energy[-1:])
-    if len(ahead) < 2:
-        return _flat(max(least, per_watt_second(ahead[0], per_kg)) if ahead else 0.0)
-    starts = np.array([s.from_s - snapshot.now_s for s in ahead])
-    starts[0] = 0.0
-    return Prices(starts, np.array([max(least, per_watt_second(s, per_kg)) for s in ahead]))
+    rates = [per_watt_second(interval, per_kg) for interval in ahead]
+    if emissions:
+        rates = [max(0.0, rate) for rate in rates]
+    if len(rates) < 2:
+        return _flat(rates[0] if rates else 0.0)
+    starts_s = np.array([interval.from_s - snapshot.now_s for interval in ahead])
+    starts_s[0] = 0.0
+    return Prices(starts_s, np.array(rates))
 
 
 @lru_cache(maxsize=256)
 def _flat(rate: float) -> Prices:
+    """Return a price that never changes."""
     return Prices(frozen(np.zeros(1)), frozen(np.array([rate])))
 
 
-def per_watt_second(step: PriceInterval, emissions_cost_per_kg: float = 0.0) -> float:
-    """Cost of one watt of IT power for a second: (price + emissions at their weight) * PUE."""
-    per_kwh = step.price_per_kwh
+def per_watt_second(interval: PriceInterval, emissions_cost_per_kg: float = 0.0) -> float:
+    """Return the cost of one watt of IT power for a second.
+
+    (price + emissions at their weight) * PUE.
+    """
+    per_kwh = interval.price_per_kwh
     if emissions_cost_per_kg:
-        per_kwh += step.emissions_g_per_kwh / GRAMS_PER_KG * emissions_cost_per_kg
-    return per_kwh * step.pue / WATTS_PER_KW / SECONDS_PER_HOUR
+        per_kwh += interval.emissions_g_per_kwh / GRAMS_PER_KG * emissions_cost_per_kg
+    return per_kwh * interval.pue / WATTS_PER_KW / SECONDS_PER_HOUR
 
 
-def signatures(
-    snapshot: Snapshot, rows: Ints
-) -> tuple[Ints, tuple[tuple[frozenset[str], frozenset[str]], ...]]:
-    """Return the number of each row's (allowed types, labels), and the distinct ones."""
-    allowed, labels = (
-        snapshot.jobs.columns.others["allowed_types"],
-        snapshot.jobs.columns.others["labels"],
-    )
+Signature: TypeAlias = tuple[frozenset[str], frozenset[str]]
+"""Allowed types and labels of a job."""
+
+
+def signatures(snapshot: Snapshot, rows: Ints) -> tuple[Ints, tuple[Signature, ...]]:
+    """Return the number of each row's signature, and the distinct signatures by number."""
+    allowed_types = snapshot.jobs.columns.others["allowed_types"]
+    labels = snapshot.jobs.columns.others["labels"]
     numbers: dict[tuple[tuple[str, ...], tuple[str, ...]], int] = {}
-    of = np.array(
-        [numbers.setdefault((allowed[i], labels[i]), len(numbers)) for i in rows], dtype=np.int64
-    )
-    return of, tuple((frozenset(types), frozenset(wanted)) for types, wanted in numbers)
+    number_of_row = []
+    for row in rows:
+        key = allowed_types[row], labels[row]
+        number_of_row.append(numbers.setdefault(key, len(numbers)))
+    distinct = tuple([(frozenset(types), frozenset(names)) for types, names in numbers])
+    return np.array(number_of_row, dtype=np.int64), distinct
 
 
 @lru_cache(maxsize=4096)
-def admits(
-    signature: tuple[frozenset[str], frozenset[str]], gpu_type: str, labels: frozenset[str]
-) -> bool:
+def admits(signature: Signature, gpu_type: str, labels: frozenset[str]) -> bool:
     """Return True if the signature admits nodes of that type and labels."""
-    types, wanted = signature
-    return (not types or gpu_type in types) and wanted <= labels
+    types, needed_labels = signature
+    is_type_allowed = not types or gpu_type in types
+    return is_type_allowed and needed_labels <= labels

@@ -75,12 +75,12 @@ class Links(NamedTuple):
 
 def links_of(nodes: Iterable[tuple[str, int, float]]) -> dict[str, Links]:
     """Return the links by type of nodes: (GPU type, GPUs, Gbit/s; 0 if unknown)."""
-    found: dict[str, Links] = {}
+    links: dict[str, Links] = {}
     for gpu_type, gpus, link_gbps in nodes:
         gbps = link_gbps or USUAL_GBPS
-        largest, slowest_gbps = found.get(gpu_type, Links(1, gbps))
-        found[gpu_type] = Links(max(largest, gpus), min(slowest_gbps, gbps))
-    return found
+        largest, slowest_gbps = links.get(gpu_type, Links(1, gbps))
+        links[gpu_type] = Links(max(largest, gpus), min(slowest_gbps, gbps))
+    return links
 
 
 class SpreadRates:
@@ -122,7 +122,10 @@ class SpreadRates:
         return SpreadEstimate(on_one_node * exp(mean), basis, _error_of(logs))
 
     def _shown_by(self, kind: str, gpu_type: str) -> tuple[list[float], str]:
-        """Return the logarithms of the efficiencies to go by, and whose they are."""
+        """Return (logarithms, basis) of the nearest known efficiencies, as in the module's text.
+
+        ([], FROM_LINKS) if none is known.
+        """
         shown = self._efficiencies
         own = [one.log for one in shown if one.kind == kind and one.gpu_type == gpu_type]
         if own:
@@ -132,7 +135,9 @@ class SpreadRates:
         if on_type:
             return on_type, FROM_TYPE
         anywhere = [one.log for one in others]
-        return (anywhere, FROM_OTHERS) if anywhere else ([], FROM_LINKS)
+        if anywhere:
+            return anywhere, FROM_OTHERS
+        return [], FROM_LINKS
 
     @cached_property
     def _efficiencies(self) -> list[_Efficiency]:

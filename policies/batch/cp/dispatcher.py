@@ -9,7 +9,7 @@ within its budget keeps what runs, and is counted.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -49,6 +49,7 @@ class Decision:
 
     @property
     def message(self) -> str:
+        """Message of the plan."""
         return f"{len(self.starts)} jobs considered, deterministic time {self.work:.2g}"
 
 
@@ -88,39 +89,36 @@ class Dispatcher(ABC):
 
     def __call__(self, snapshot: Snapshot) -> Plan:
         """Dispatch the jobs that start now in the best schedule found within the budget."""
+        # 1. Consider the jobs of greatest slowdown.
         ordered = with_node_order(snapshot, self.node_order)
         plan = BatchPlan(ordered, range(len(snapshot.jobs)), ())
         candidates = Candidates(plan)
         jobs = candidates.considered(self.window)
         counts = Counts.of(snapshot)
+
+        # 2. Two cases that need no solver.
         if not any(job.fits_now for job in jobs):
             return self._built(plan, PlanStatus.OPTIMAL, counts, "no waiting job fits now")
         if _all_start(plan, jobs):
             return self._built(plan, PlanStatus.OPTIMAL, counts, "all jobs considered start")
+
+        # 3. Solve; without an answer nothing starts.
         instance = instance_of(candidates, jobs, self.grid_s)
         try:
             decision = self.decide(instance, plan)
         except SolverFailedError as error:
             counts = replace(counts, without_answer=counts.without_answer + 1)
             return self._built(plan, PlanStatus.KEPT, counts, f"kept running jobs only: {error}")
+
+        # 4. Replay and dispatch. Without the refused jobs the schedule is optimal no more.
         refused = dispatch(plan, instance, decision)
         counts = replace(counts, refused=counts.refused + len(refused))
-        return self._decided(plan, instance, decision, refused, counts)
-
-    def _decided(
-        self,
-        plan: BatchPlan,
-        instance: Instance,
-        decision: Decision,
-        refused: Collection[int],
-        counts: Counts,
-    ) -> Plan:
         status = decision.status
         if refused and status is PlanStatus.OPTIMAL:
             status = PlanStatus.FEASIBLE
         starts = dict(expected_starts(plan, instance, decision))
-        plain = self._built(plan, status, counts, decision.message, starts)
-        return replace(plain, objective=decision.objective, bound=decision.bound)
+        finished = self._built(plan, status, counts, decision.message, starts)
+        return replace(finished, objective=decision.objective, bound=decision.bound)
 
     def _built(
         self,
@@ -130,9 +128,9 @@ class Dispatcher(ABC):
         message: str,
         expected: Mapping[int, Expected] = NO_STARTS,
     ) -> Plan:
-        told = f"{message}; {counts.words}"
-        plain = built(self.name, plan, expected, counts.memory)
-        return replace(plain, status=status, message=told)
+        """Return the finished plan, with the counts in its message and memory."""
+        finished = built(self.name, plan, expected, counts.memory)
+        return replace(finished, status=status, message=f"{message}; {counts.words}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,16 +143,22 @@ class Counts:
     @classmethod
     def of(cls, snapshot: Snapshot) -> Counts:
         """Return the counts in the previous plan's memory; 0 where there are none."""
-        found = (snapshot.memory.get(name) for name in (KEPT, REFUSED))
-        return cls(*[of if type(of) is int and of >= 0 else 0 for of in found])
+        return cls(_count(snapshot.memory.get(KEPT)), _count(snapshot.memory.get(REFUSED)))
 
     @property
     def memory(self) -> dict[str, int]:
+        """Memory of the plan."""
         return {KEPT: self.without_answer, REFUSED: self.refused}
 
     @property
     def words(self) -> str:
+        """Counts in words."""
         return f"{self.without_answer} decisions without answer, {self.refused} jobs refused so far"
+
+
+def _count(value: object) -> int:
+    """Return a value of a plan's memory if it is a count, else 0."""
+    return value if type(value) is int and value >= 0 else 0
 
 
 def dispatch(plan: BatchPlan, instance: Instance, decision: Decision) -> list[int]:
@@ -163,25 +167,31 @@ def dispatch(plan: BatchPlan, instance: Instance, decision: Decision) -> list[in
     A job that asks for nothing may have no nodes: it takes what the others leave.
     """
     refused = []
-    now = [i for i, start in enumerate(decision.starts) if start <= 0]
-    for i in sorted(now, key=lambda i: decision.nodes[i] is None):
+    starting = [i for i, start in enumerate(decision.starts) if start <= 0]
+    starting.sort(key=lambda i: decision.nodes[i] is None)
+    for i in starting:
         job = instance.jobs[i]
-        if (found := allocation_at(plan, job, decision.nodes[i])) is None:
+        allocation = allocation_at(plan, job, decision.nodes[i])
+        if allocation is None:
             refused.append(i)
         else:
-            plan.take(job.source.row, found, job.source.choice.run_s)
+            plan.take(job.source.row, allocation, job.source.choice.run_s)
     return refused
 
 
 def allocation_at(plan: BatchPlan, job: Job, units: Mapping[int, int] | None) -> Allocation | None:
-    """Return a job's units on these nodes, on any if None; None if they do not fit there now."""
-    source, state = job.source, plan.state
+    """Return a job's units on these nodes, on any if None; None if they do not fit there now.
+
+    `units`: number of units by node.
+    """
+    source = job.source
+    state = plan.state
     if units is None:
         return plan.find(source.row, source.choice, within=source.nodes)
-    if job.is_exclusive:
-        units = _in_equal_parts(source.request.units, list(units))
     allowed = source.nodes & state.open
     if job.is_exclusive:
+        # In the model a unit of such a job is a whole node.
+        units = _in_equal_parts(source.request.units, list(units))
         allowed &= vacant(state)
     if any(not allowed >> n & 1 for n in units):
         return None
@@ -189,8 +199,12 @@ def allocation_at(plan: BatchPlan, job: Job, units: Mapping[int, int] | None) ->
 
 
 def _in_equal_parts(units: int, nodes: Sequence[int]) -> Mapping[int, int]:
-    each, more = divmod(units, len(nodes))
-    return {n: each + (k < more) for k, n in enumerate(nodes)}
+    """Return units by node, as equal as can be: the first nodes have one more."""
+    each, rest = divmod(units, len(nodes))
+    units_on = dict.fromkeys(nodes, each)
+    for n in nodes[:rest]:
+        units_on[n] += 1
+    return units_on
 
 
 def expected_starts(
@@ -200,22 +214,29 @@ def expected_starts(
     nodes = plan.state.layout.nodes
     for job, start, units in zip(instance.jobs, decision.starts, decision.nodes, strict=True):
         start_s = plan.view.now_s + start * instance.grid_s
-        end_s = start_s + job.source.choice.run_s
-        if start > 0 and start_s <= LAST_S:
-            names = tuple(nodes[n].id for n in sorted(units or ()))
-            gpus = job.source.request.gpus * job.source.request.units
-            yield job.source.row, Expected(start_s, end_s if end_s <= LAST_S else None, names, gpus)
+        if start <= 0 or start_s > LAST_S:
+            continue
+        end_s: float | None = start_s + job.source.choice.run_s
+        if end_s is not None and end_s > LAST_S:
+            end_s = None
+        names = tuple([nodes[n].id for n in sorted(units or ())])
+        gpus = job.source.request.gpus * job.source.request.units
+        yield job.source.row, Expected(start_s, end_s, names, gpus)
 
 
 def _all_start(plan: BatchPlan, jobs: Sequence[WaitingJob]) -> bool:
-    """Start all of these jobs if they fit beside each other: no schedule is better."""
+    """Start all of these jobs if they fit beside each other; return if so.
+
+    No schedule is better then.
+    """
     if not all(job.fits_now for job in jobs):
         return False
     trial = plan.copy()
     for job in jobs:
-        if (found := trial.find(job.row, job.choice, within=job.nodes)) is None:
+        allocation = trial.find(job.row, job.choice, within=job.nodes)
+        if allocation is None:
             return False
-        trial.take(job.row, found, job.choice.run_s)
+        trial.take(job.row, allocation, job.choice.run_s)
     for started in trial.started:
         plan.take(*started)
     return True

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from policies.batch.cp.scheduling import SchedulingModel
 
 SHARE = 0.5
-"""Part of the budget left that a search may use."""
-LEAST = 0.001
+"""Part of the remaining budget that a search may use."""
+
+LEAST_BUDGET = 0.001
 """Least budget of a search."""
 
 
@@ -39,26 +40,34 @@ class Hcp19(Dispatcher):
         # the solver's library is large, and lists of policies need none of it
         from policies.batch.cp.solver import minimised
 
-        nodes, seed = BestFit(plan, instance), plan.view.seed
-        found = first = minimised(self.model(instance), self.budget * SHARE, seed)
+        # 1. A schedule on pooled resources.
+        seed = plan.view.seed
+        first = minimised(self.model(instance), self.budget * SHARE, seed)
+        latest = first
         work = first.work
+
+        # 2. Give nodes to the jobs that start now; schedule again until all of them have some.
+        best_fit = BestFit(plan, instance)
         for _ in range(self.iterations - 1):
-            if nodes.give(found.starts):
+            if best_fit.allocate(latest.starts):
                 break
-            model = nodes.constrained(self.model(instance))
+            model = best_fit.constrained(self.model(instance))
+            budget = max(LEAST_BUDGET, (self.budget - work) * SHARE)
             try:
-                found = minimised(model, max(LEAST, (self.budget - work) * SHARE), seed)
+                latest = minimised(model, budget, seed)
             except SolverFailedError:  # the jobs that have nodes start all the same
                 break
-            work += found.work
+            work += latest.work
         else:
-            nodes.give(found.starts)
-        starts = nodes.starts(found.starts)
+            # The last schedule allowed: jobs without nodes wait.
+            best_fit.allocate(latest.starts)
+
+        starts = best_fit.starts(latest.starts)
         objective = instance.slowdowns(starts)
         return replace(
             first,
             starts=starts,
-            nodes=nodes.units,
+            nodes=best_fit.units,
             status=PlanStatus.FEASIBLE,
             objective=objective,
             bound=min(objective, first.bound),
@@ -80,29 +89,34 @@ class Hcp19(Dispatcher):
 
 
 class BestFit:
-    """Allocation by best fit of the jobs that start now."""
+    """Allocation by best fit of the jobs that start now, on a copy of the plan.
+
+    `placed`: allocations by job of the instance; `refused`: jobs that found no nodes.
+    """
 
     def __init__(self, plan: BatchPlan, instance: Instance) -> None:
-        self.instance, self.trial = instance, plan.copy()
+        self.instance = instance
+        self.trial = plan.copy()
         self.placed: dict[int, Allocation] = {}
         self.refused: set[int] = set()
 
-    def give(self, starts: Sequence[int]) -> bool:
-        """Give nodes to the jobs that start now; return False if some find none."""
-        before = len(self.refused)
+    def allocate(self, starts: Sequence[int]) -> bool:
+        """Give nodes to the jobs that start now; return False if more than before find none."""
+        refused_before = len(self.refused)
         for i, start in enumerate(starts):
             if start > 0 or i in self.placed:
                 continue
             job = self.instance.jobs[i].source
-            if (found := self.trial.find(job.row, job.choice, within=job.nodes)) is None:
+            allocation = self.trial.find(job.row, job.choice, within=job.nodes)
+            if allocation is None:
                 self.refused.add(i)
             else:
-                self.trial.take(job.row, found, job.choice.run_s)
-                self.placed[i] = found
-        return len(self.refused) == before
+                self.trial.take(job.row, allocation, job.choice.run_s)
+                self.placed[i] = allocation
+        return len(self.refused) == refused_before
 
     def constrained(self, model: SchedulingModel) -> SchedulingModel:
-        """Return the model in which what has nodes starts now, and what found none does later."""
+        """Return the model in which placed jobs start now, and refused ones later."""
         for i in self.placed:
             model.start_at_once(i)
         for i in self.refused:
@@ -111,9 +125,10 @@ class BestFit:
 
     @property
     def next_end(self) -> int:
-        """First end of what runs or starts now: no sooner is there room for what was refused."""
-        left = [part.left for part in self.instance.running]
-        return min(left + [self.instance.jobs[i].duration for i in self.placed], default=1)
+        """First end of what runs or starts now: refused jobs find room no sooner."""
+        ends = [part.left for part in self.instance.running]
+        ends += [self.instance.jobs[i].duration for i in self.placed]
+        return min(ends, default=1)
 
     def starts(self, planned: Sequence[int]) -> tuple[int, ...]:
         """Return the starts, those of refused jobs not before the next end."""
@@ -124,6 +139,8 @@ class BestFit:
 
     @property
     def units(self) -> tuple[Mapping[int, int] | None, ...]:
-        """Units of each job by node, if it has nodes."""
-        found = [self.placed.get(i) for i in range(len(self.instance.jobs))]
-        return tuple([of and {part.node: part.units for part in of.parts} for of in found])
+        """Number of units by node, of each job; None for a job without nodes."""
+        units: list[Mapping[int, int] | None] = [None] * len(self.instance.jobs)
+        for i, allocation in self.placed.items():
+            units[i] = {part.node: part.units for part in allocation.parts}
+        return tuple(units)

@@ -1,9 +1,9 @@
 """Instance of the on-line dispatching problem at a time t, all in integers.
 
-Times count from t in grid units. Run times are rounded up: no job is reckoned shorter than it was
-told. Amounts are exact: each resource is divided by the greatest common divisor of all demands, and
-capacities are rounded down to it, of which no demand could use the rest. An unlimited capacity
-counts as the sum of all demands.
+Times count from t in grid units. Run times are rounded up: no job is reckoned shorter than its
+prediction. Amounts are exact: each resource is divided by the greatest common divisor of all
+demands. Capacities are rounded down to a multiple of it; no demand could use the rest. An unlimited
+capacity counts as the sum of all demands.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ Amounts: TypeAlias = tuple[int, ...]
 
 RESOLUTION = 1000
 """Least coefficient of a start in the objective, as long as the objective is below LARGEST."""
+
 LARGEST = 2**50
+"""Largest value of the objective."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +45,15 @@ class Job:
 
     @property
     def is_exclusive(self) -> bool:
+        """True if the job has its nodes to itself."""
         return self.source.whole_nodes > 0
 
     @property
     def most(self) -> int:
         """Units on one node at most."""
-        return 1 if self.is_exclusive else self.source.request.most or self.units
+        if self.is_exclusive:
+            return 1
+        return self.source.request.most or self.units
 
     @property
     def node_count(self) -> int:
@@ -56,7 +61,7 @@ class Job:
         return 0 if self.is_exclusive else self.source.request.nodes
 
     def total(self, r: int) -> int:
-        """Return req_i,r."""
+        """Return req_i,r, the demand of all units together."""
         return self.source.request.units * self.demand[r]
 
 
@@ -71,9 +76,10 @@ class RunningPart:
 
 @dataclass(frozen=True)
 class Instance:
-    """Waiting jobs by priority, what runs, and the capacity cap[n, r] of nodes in use.
+    """Waiting jobs by priority, what runs, and the capacity cap[n, r] of each open node.
 
-    `order`: these nodes; `kind`: number of each node's class and labels.
+    `order`: these nodes, by their numbers in the layout. `kind`: a number for each node; nodes with
+    equal class and labels have the same.
     """
 
     jobs: tuple[Job, ...]
@@ -87,21 +93,19 @@ class Instance:
     def resources(self) -> tuple[int, ...]:
         """Numbers of the resources R that waiting jobs ask for.
 
-        If one of them is exclusive also those that running ones have.
+        If one of them is exclusive, also those that running jobs have.
         """
-        used = [job.demand for job in self.jobs]
+        demands = [job.demand for job in self.jobs]
         if any(job.is_exclusive for job in self.jobs):
-            used += [part.demand for part in self.running]
-        return tuple(r for r, amounts in enumerate(zip(*used, strict=True)) if any(amounts))
+            demands += [part.demand for part in self.running]
+        amounts_of_resource = enumerate(zip(*demands, strict=True))
+        return tuple([r for r, amounts in amounts_of_resource if any(amounts)])
 
     @cached_property
     def horizon(self) -> int:
-        """End of the worst-case makespan, eoh - t.
-
-        Running jobs end side by side, so the longest of them stands for the sum of all.
-        """
-        left = max([part.left for part in self.running], default=0)
-        return left + sum(job.duration for job in self.jobs)
+        """End of the horizon, eoh - t: all waiting jobs one after another, after what runs."""
+        longest_running = max([part.left for part in self.running], default=0)
+        return longest_running + sum(job.duration for job in self.jobs)
 
     def total(self, r: int) -> int:
         """Return Tcap_r = sum_n cap[n, r]."""
@@ -113,49 +117,52 @@ class Instance:
 
         The longest come first, so that what becomes free is next to what is free.
         """
-        used = {n: [0] * len(self.resources) for n in self.order}
-        found = []
+        next_position = {n: (0,) * len(self.resources) for n in self.order}
+        places = []
         for part in sorted(self.running, key=lambda part: (-part.left, part.demand)):
-            first = tuple(used[part.node])
-            found.append((part, first))
-            used[part.node] = [
-                a + part.demand[r] for a, r in zip(first, self.resources, strict=True)
-            ]
-        return tuple(found)
+            first = next_position[part.node]
+            places.append((part, first))
+            pairs = zip(first, self.resources, strict=True)
+            next_position[part.node] = tuple([position + part.demand[r] for position, r in pairs])
+        return tuple(places)
 
     @cached_property
     def interchangeable(self) -> Mapping[int, int]:
-        """Number of each node's class: nodes of a kind with equal capacity, used alike by jobs."""
+        """A number for each node: nodes of a kind with equal capacity and use have the same."""
         used: dict[int, list[tuple[int, Amounts]]] = {n: [] for n in self.order}
         for part in self.running:
             used[part.node].append((part.left, part.demand))
-        numbers: dict[object, int] = {}
-        keys = {n: (self.kind[n], self.capacity[n], *sorted(used[n])) for n in self.order}
-        return {n: numbers.setdefault(key, len(numbers)) for n, key in keys.items()}
+        return _numbered(
+            {n: (self.kind[n], self.capacity[n], *sorted(used[n])) for n in self.order}
+        )
 
     @cached_property
     def blocked(self) -> Mapping[int, int]:
         """Time until which what runs longest on a node leaves no room for a unit; 0: it does."""
         longest: dict[int, RunningPart] = {}
         for part in self.running:
-            if (last := longest.get(part.node)) is None or part.left > last.left:
+            if part.node not in longest or part.left > longest[part.node].left:
                 longest[part.node] = part
-        found = dict.fromkeys(self.order, 0)
-        return found | {n: part.left for n, part in longest.items() if self._is_blocked(part)}
+        blocked = dict.fromkeys(self.order, 0)
+        for n, part in longest.items():
+            if self._is_blocked(part):
+                blocked[n] = part.left
+        return blocked
 
     def _is_blocked(self, part: RunningPart) -> bool:
         """Return True if no unit of a job fits beside a part; those without demand need no room."""
         capacity = self.capacity[part.node]
-        free = [a - used for a, used in zip(capacity, part.demand, strict=True)]
-        return not any(
-            _has(free, job.demand) for job in self.jobs if any(job.demand) and not job.is_exclusive
-        )
+        free = [amount - used for amount, used in zip(capacity, part.demand, strict=True)]
+        for job in self.jobs:
+            if any(job.demand) and not job.is_exclusive and _has(free, job.demand):
+                return False
+        return True
 
     @cached_property
     def rates(self) -> tuple[float, ...]:
         """Growth of each job's slowdown, w_i grid / d_i, for a start that is a grid unit later."""
-        of = (job.source for job in self.jobs)
-        return tuple(job.weight * self.grid_s / job.run_s for job in of)
+        sources = [job.source for job in self.jobs]
+        return tuple([job.weight * self.grid_s / job.run_s for job in sources])
 
     @cached_property
     def scale(self) -> float:
@@ -170,56 +177,79 @@ class Instance:
 
     @cached_property
     def rounding(self) -> float:
-        """Relative error of the objective at most; 1 / (2 RESOLUTION) unless LARGEST limits K."""
-        pairs = zip(self.coefficients, self.rates, strict=True)
-        return max(abs(c / (self.scale * rate) - 1.0) for c, rate in pairs)
+        """Largest relative error of a coefficient.
+
+        At most 1 / (2 RESOLUTION), unless LARGEST limits K.
+        """
+        errors = []
+        for coefficient, rate in zip(self.coefficients, self.rates, strict=True):
+            errors.append(abs(coefficient / (self.scale * rate) - 1.0))
+        return max(errors)
 
     def slowdowns(self, starts: Sequence[float]) -> float:
         """Return sum_i w_i (s_i - q_i + d_i) / d_i."""
         at_once = sum(job.source.weight * job.source.slowdown for job in self.jobs)
-        return at_once + sum(r * s for r, s in zip(self.rates, starts, strict=True))
+        by_starts = sum(rate * start for rate, start in zip(self.rates, starts, strict=True))
+        return at_once + by_starts
 
 
-def instance_of(found: Candidates, jobs: Sequence[WaitingJob], grid_s: float) -> Instance:
+def instance_of(candidates: Candidates, jobs: Sequence[WaitingJob], grid_s: float) -> Instance:
     """Return the instance of these jobs beside all that runs."""
-    state, size = found.released, RESOURCES + len(found.released.layout.resources)
+    # 1. Open nodes with all that they have, and what runs on them.
+    state = candidates.released
+    size = RESOURCES + len(state.layout.resources)
     nodes = [n for n in range(len(state.free)) if state.open >> n & 1]
-    free = {n: state.free[n][:size] for n in nodes}
-    running = [part for part in _running(found.plan, grid_s, size) if part.node in free]
-    units = [unit_demand(job.request, size) for job in jobs]
-    wanted = [[job.request.units * a for a in of] for job, of in zip(jobs, units, strict=True)]
-    used = [*wanted, *[part.demand for part in running if part.demand]]
-    nothing = [0] * size
-    most = [sum(amounts) for amounts in zip(nothing, *used, strict=True)]
-    step = [gcd(*amounts) or 1 for amounts in zip(nothing, *units, *used, strict=True)]
+    whole = {n: state.free[n][:size] for n in nodes}
+    running = [part for part in _running(candidates.plan, grid_s, size) if part.node in whole]
+
+    # 2. The unit of each resource, which divides all demands; and the sum of all demands, which
+    #    limits capacities.
+    nothing = (0,) * size
+    unit_demands = [unit_demand(job.request, size) for job in jobs]
+    totals = [part.demand for part in running if part.demand]
+    for job, demand in zip(jobs, unit_demands, strict=True):
+        totals.append(tuple([job.request.units * amount for amount in demand]))
+    sums = [sum(amounts) for amounts in zip(nothing, *totals, strict=True)]
+    divisors = [gcd(*amounts) or 1 for amounts in zip(nothing, *unit_demands, *totals, strict=True)]
 
     def scaled(amounts: Sequence[int]) -> Amounts:
-        return tuple([max(0, a) // of for a, of in zip(amounts, step, strict=True)])
+        """Return amounts in units of the resources, rounded down."""
+        pairs = zip(amounts, divisors, strict=True)
+        return tuple([max(0, amount) // divisor for amount, divisor in pairs])
 
-    capacity = {n: scaled([min(a, m) for a, m in zip(free[n], most, strict=True)]) for n in nodes}
-    parts = [
-        replace(part, demand=scaled(part.demand) if part.demand else capacity[part.node])
-        for part in running
-    ]
+    # 3. Nodes, what runs, and jobs in these units.
+    capacity = {n: scaled(list(map(min, whole[n], sums))) for n in nodes}
+    parts = []
+    for part in running:
+        is_exclusive = not part.demand
+        demand = capacity[part.node] if is_exclusive else scaled(part.demand)
+        parts.append(replace(part, demand=demand))
     first_end = min([part.left for part in parts], default=1)
-    waiting = [
-        Job(
-            job,
-            job.whole_nodes or job.request.units,
-            demand,
-            ceil(job.run_s / grid_s),
-            0 if job.fits_now else first_end,
-            tuple([n for n in nodes if job.nodes >> n & 1 and _has(capacity[n], demand)]),
+    waiting = []
+    for job, demand in zip(jobs, map(scaled, unit_demands), strict=True):
+        waiting.append(
+            Job(
+                source=job,
+                units=job.whole_nodes or job.request.units,
+                demand=demand,
+                duration=ceil(job.run_s / grid_s),
+                earliest=0 if job.fits_now else first_end,
+                nodes=tuple([n for n in nodes if job.nodes >> n & 1 and _has(capacity[n], demand)]),
+            )
         )
-        for job, demand in zip(jobs, map(scaled, units), strict=True)
-    ]
     return Instance(
-        tuple(waiting), tuple(parts), capacity, tuple(nodes), _kinds(state.layout), grid_s
+        jobs=tuple(waiting),
+        running=tuple(parts),
+        capacity=capacity,
+        order=tuple(nodes),
+        kind=_kinds(state.layout),
+        grid_s=grid_s,
     )
 
 
 def _has(capacity: Sequence[int], demand: Amounts) -> bool:
-    return all(d <= a for d, a in zip(demand, capacity, strict=True))
+    """Return True if a capacity is enough for a demand."""
+    return all(wanted <= amount for wanted, amount in zip(demand, capacity, strict=True))
 
 
 def unit_demand(request: Request, size: int) -> Amounts:
@@ -232,17 +262,26 @@ def unit_demand(request: Request, size: int) -> Amounts:
 
 
 def _running(plan: BatchPlan, grid_s: float, size: int) -> Iterator[RunningPart]:
-    """Yield what running jobs use; an exclusive one has no demand, but the whole node."""
-    for stay in plan.plan.pinned:
+    """Yield what running jobs use. An exclusive one has the demand (): it uses the whole node."""
+    for stay in plan.builder.pinned:
         left = max(1, ceil(limited_s(plan.left_s[stay.row]) / grid_s))
         for node, units, devices in stay.allocation.parts:
-            used = stay.allocation.request.used(units) or (0,) * (size - RESOURCES)
-            amounts = () if plan.is_alone(stay.row) else (devices.bit_count(), *used)
-            yield RunningPart(node, amounts, left)
+            demand: Amounts = ()
+            if not plan.is_alone(stay.row):
+                used = stay.allocation.request.used(units) or (0,) * (size - RESOURCES)
+                demand = devices.bit_count(), *used
+            yield RunningPart(node, demand, left)
 
 
 def _kinds(layout: Layout) -> dict[int, int]:
-    """Number the nodes by class and labels."""
+    """Return a number for each node: nodes with equal class and labels have the same."""
+    keys: dict[int, object] = {}
+    for n, c in enumerate(layout.class_of):
+        keys[n] = c, frozenset(layout.nodes[n].labels)
+    return _numbered(keys)
+
+
+def _numbered(keys: Mapping[int, object]) -> dict[int, int]:
+    """Return a number for each node: nodes with equal keys have the same, from 0 up."""
     numbers: dict[object, int] = {}
-    keys = [(c, frozenset(layout.nodes[n].labels)) for n, c in enumerate(layout.class_of)]
-    return {n: numbers.setdefault(key, len(numbers)) for n, key in enumerate(keys)}
+    return {n: numbers.setdefault(key, len(numbers)) for n, key in keys.items()}

@@ -37,7 +37,8 @@ class Pcp19(Dispatcher):
         from policies.batch.cp.optional_units import variables
         from policies.batch.cp.solver import minimised
 
-        if (size := variables(instance)) > self.most_variables:
+        size = variables(instance)
+        if size > self.most_variables:
             most = f"more than most_variables ({self.most_variables})"
             raise SolverFailedError(f"the model has {size} variables, {most}: choose pcp20")
         return minimised(self.model(instance), self.budget, plan.view.seed)

@@ -44,10 +44,10 @@ class Box(NamedTuple):
 class PositionsModel(SchedulingModel):
     """Scheduling model with y[i, r], the positions of the units of job i on resource r.
 
-    `symmetry`: only one of several solutions that differ in the order of a job's equal units, or in
-    nodes that have the same class and labels and are used alike by what runs, and only `kept`
-    nodes. Presolving boxes
-    takes minutes on a thousand nodes, outside the budget, and saves nothing on small clusters.
+    `symmetry`: of solutions that differ only in the order of a job's equal units, or in nodes that
+    have the same class and labels and are used alike by what runs, one is left; and only `kept`
+    nodes are looked at. Presolving boxes takes minutes on a thousand nodes, outside the budget, and
+    saves nothing on small clusters.
     """
 
     presolves: ClassVar[bool] = False
@@ -70,11 +70,16 @@ class PositionsModel(SchedulingModel):
 
     @cached_property
     def size(self) -> int:
-        """The most positions of a node on a list."""
-        return max(a[r] for a in self.instance.capacity.values() for r in self.instance.resources)
+        """Most positions of a node on a list."""
+        largest = 0
+        for capacity in self.instance.capacity.values():
+            for r in self.instance.resources:
+                largest = max(largest, capacity[r])
+        return largest
 
     @property
     def stride(self) -> int:
+        """Positions from the first one of a node to the first one of the next node."""
         return 2 * self.size + 2
 
     @cached_property
@@ -88,11 +93,14 @@ class PositionsModel(SchedulingModel):
 
     def _domain(self, job: Job, r: int, nodes: tuple[int, ...]) -> cp_model.Domain:
         """Return the positions y from which a unit fits on one of these nodes."""
-        rest = {n: 0 if job.is_exclusive else self.instance.capacity[n][r] for n in nodes}
-        last = 0 if job.is_exclusive else job.demand[r]
-        return cp_model.Domain.from_intervals(
-            [[self.first[n], self.first[n] + rest[n] - last] for n in nodes]
-        )
+        intervals = []
+        for n in nodes:
+            first = self.first[n]
+            last = first  # a unit of an exclusive job is the whole node
+            if not job.is_exclusive:
+                last += self.instance.capacity[n][r] - job.demand[r]
+            intervals.append([first, last])
+        return cp_model.Domain.from_intervals(intervals)
 
     @cached_property
     def kept(self) -> frozenset[int]:
@@ -101,47 +109,54 @@ class PositionsModel(SchedulingModel):
         All units of a blocked node start after what runs there. They can move to an unused one of
         its kind that is free no later: as many are kept as there are units, the first free ones.
         """
-        of, blocked = self.instance, self.instance.blocked
+        instance = self.instance
+        kept = set(instance.order)
         if not self.symmetry:
-            return frozenset(of.order)
+            return frozenset(kept)
         alike: dict[object, list[int]] = {}
-        for n in filter(blocked.get, reversed(of.order)):
-            alike.setdefault((of.kind[n], of.capacity[n]), []).append(n)
-        units = sum(job.units for job in of.jobs)
-        late = [sorted(nodes, key=blocked.__getitem__)[units:] for nodes in alike.values()]
-        return frozenset(of.order).difference(*late)
+        for n in reversed(instance.order):
+            if instance.blocked[n]:
+                alike.setdefault((instance.kind[n], instance.capacity[n]), []).append(n)
+        units = sum(job.units for job in instance.jobs)
+        for nodes in alike.values():
+            nodes.sort(key=lambda n: instance.blocked[n])
+            kept.difference_update(nodes[units:])
+        return frozenset(kept)
 
     @cached_property
     def _representatives(self) -> list[tuple[int, ...]]:
-        """Return for each job the nodes that it has to look at.
+        """Nodes that each job has to look at.
 
         Jobs 0 .. i use no more of interchangeable nodes than they have units, and these may be the
         last ones.
         """
-        kept, units, alike = [], 0, self.instance.interchangeable
+        number_of = self.instance.interchangeable
+        nodes_of_jobs = []
+        units = 0  # of jobs 0 .. i
         for job in self.instance.jobs:
             units += job.units
-            left = dict.fromkeys(alike.values(), units)
+            left = dict.fromkeys(number_of.values(), units)
             nodes = []
-            for n in filter(self.kept.__contains__, reversed(job.nodes)):
-                left[alike[n]] -= 1
-                if left[alike[n]] >= 0:
+            for n in reversed(job.nodes):
+                if n in self.kept and left[number_of[n]] > 0:
+                    left[number_of[n]] -= 1
                     nodes.append(n)
-            kept.append(tuple(reversed(nodes)))
-        return kept
+            nodes_of_jobs.append(tuple(reversed(nodes)))
+        return nodes_of_jobs
 
     def diffn(self) -> None:
         """diffn([s_i], [d_i], [y_i,r,u], [req_i,r / rn_i]) for each resource r."""
         for r in self.instance.resources:
             boxes = [*self._boxes(r), *self._running_boxes(r)]
-            self.cp.add_no_overlap_2d([b.time for b in boxes], [b.place for b in boxes])
+            self.cp.add_no_overlap_2d([box.time for box in boxes], [box.place for box in boxes])
 
     def cumulative_on_positions(self) -> None:
         """cumulative([y_i,r,u], [req_i,r / rn_i], [d_i], eoh) for each resource r: implied."""
         for r in self.instance.resources:
             boxes = [*self._boxes(r), *self._running_boxes(r)]
-            places, times = [b.place for b in boxes], [b.duration for b in boxes]
-            self.cp.add_cumulative(places, times, self.instance.horizon)
+            places = [box.place for box in boxes]
+            durations = [box.duration for box in boxes]
+            self.cp.add_cumulative(places, durations, self.instance.horizon)
 
     def alldifferent(self) -> None:
         """alldifferent([y_i,r,u]) of the units of a job on each resource: implied."""
@@ -181,9 +196,11 @@ class PositionsModel(SchedulingModel):
         return apart
 
     def _counts_nodes(self, job: Job) -> bool:
+        """Return True if a job limits its units on a node, or the number of its nodes."""
         return job.most < job.units or job.node_count > 0
 
     def _first_positions(self, i: int) -> list[Any]:
+        """Return the positions of job i's units on the first resource that it asks for."""
         asked = self.asked(self.instance.jobs[i])
         return self.y[i, asked[0]] if asked else []
 
@@ -200,7 +217,8 @@ class PositionsModel(SchedulingModel):
         """Yield the boxes of what runs on nodes that units look at."""
         k = self.instance.resources.index(r)
         for part, at in self.instance.running_places:
-            if part.node in self.kept and (height := part.demand[r]):
+            height = part.demand[r]
+            if part.node in self.kept and height:
                 first = self.first[part.node] + at[k]
                 place = self.cp.new_fixed_size_interval_var(first, height, "")
                 yield Box(self.running(part.left), place, part.left)
@@ -208,21 +226,31 @@ class PositionsModel(SchedulingModel):
     def decide_on(self, i: int) -> None:
         """Decide on the start of a job, then on its y of smallest domain, at its largest value."""
         super().decide_on(i)
-        if y := [of for r in self.asked(self.instance.jobs[i]) for of in self.y[i, r]]:
+        positions: list[Any] = []
+        for r in self.asked(self.instance.jobs[i]):
+            positions += self.y[i, r]
+        if positions:
             self.cp.add_decision_strategy(
-                y, cp_model.CHOOSE_MIN_DOMAIN_SIZE, cp_model.SELECT_MAX_VALUE
+                positions, cp_model.CHOOSE_MIN_DOMAIN_SIZE, cp_model.SELECT_MAX_VALUE
             )
 
     def hint(self) -> None:
         """Hint at the first descent of the paper's search."""
-        nodes = self._representatives if self.symmetry else [j.nodes for j in self.instance.jobs]
+        nodes = [job.nodes for job in self.instance.jobs]
+        if self.symmetry:
+            nodes = self._representatives
         schedule = listed(self.instance, nodes)
         self.hint_starts(schedule)
-        for (i, r), y in self.y.items():
+        for (i, r), positions in self.y.items():
             k = self.instance.resources.index(r)
-            for of_unit, place in zip(y, schedule.places[i], strict=False):
-                self.cp.add_hint(of_unit, self.first[place.node] + place.at[k])
+            # A job without a start in the schedule has no places.
+            for position, place in zip(positions, schedule.places[i], strict=False):
+                self.cp.add_hint(position, self.first[place.node] + place.at[k])
 
     def nodes_of(self, solver: cp_model.CpSolver, i: int) -> Mapping[int, int] | None:
-        places = [solver.value(y) // self.stride for y in self._first_positions(i)]
-        return Counter(self.instance.order[k] for k in places) or None
+        """Return the number of units of job i on each of its nodes; None if it asks for nothing."""
+        units_on = Counter[int]()
+        for y in self._first_positions(i):
+            k = solver.value(y) // self.stride
+            units_on[self.instance.order[k]] += 1
+        return units_on or None

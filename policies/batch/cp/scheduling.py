@@ -33,15 +33,15 @@ class SchedulingModel:
     cp: cp_model.CpModel = field(default_factory=cp_model.CpModel)
 
     def __post_init__(self) -> None:
-        jobs, horizon = self.instance.jobs, self.instance.horizon
-        self.latest = [horizon - job.duration for job in jobs]
+        jobs = self.instance.jobs
+        self.latest = [self.instance.horizon - job.duration for job in jobs]
         self.s = [
             self.cp.new_int_var(job.earliest, latest, "")
             for job, latest in zip(jobs, self.latest, strict=True)
         ]
         self.tau = [
             self.cp.new_fixed_size_interval_var(s, job.duration, "")
-            for s, job in zip(self.s, self.instance.jobs, strict=True)
+            for s, job in zip(self.s, jobs, strict=True)
         ]
 
     def running(self, left: int) -> Any:
@@ -51,11 +51,13 @@ class SchedulingModel:
     def cumulative(self) -> None:
         """cumulative([s_i], [d_i], [req_i,r], Tcap_r) for each resource r."""
         for r in self.instance.resources:
-            used = [(x, job.total(r)) for x, job in zip(self.tau, self.instance.jobs, strict=True)]
-            used += [(self.running(left), amount) for left, amount in self._running_of(r).items()]
+            amounts = [job.total(r) for job in self.instance.jobs]
+            uses = list(zip(self.tau, amounts, strict=True))
+            for left, amount in self._running_of(r).items():
+                uses.append((self.running(left), amount))
             self.cp.add_cumulative(
-                [x for x, amount in used if amount],
-                [amount for _, amount in used if amount],
+                [interval for interval, amount in uses if amount],
+                [amount for _, amount in uses if amount],
                 self.instance.total(r),
             )
 
@@ -90,6 +92,7 @@ class SchedulingModel:
         self.hint_starts(listed(self.instance, [job.nodes for job in self.instance.jobs]))
 
     def hint_starts(self, schedule: ListSchedule) -> None:
+        """Hint at the starts of a schedule, for the jobs that have one."""
         for s, start in zip(self.s, schedule.starts, strict=True):
             if start >= 0:
                 self.cp.add_hint(s, start)
@@ -103,6 +106,7 @@ class SchedulingModel:
         self.cp.add(self.s[i] >= min(least, self.latest[i]))
 
     def decide_on(self, i: int) -> None:
+        """Let the search decide on the start of job i next, at its earliest value."""
         self.cp.add_decision_strategy([self.s[i]], cp_model.CHOOSE_FIRST, cp_model.SELECT_MIN_VALUE)
 
     def nodes_of(self, solver: cp_model.CpSolver, i: int) -> Mapping[int, int] | None:
@@ -111,5 +115,7 @@ class SchedulingModel:
 
 
 def _interchangeable(job: Job) -> object:
-    of = job.source
-    return of.request, of.weight, job.duration, of.run_s, job.nodes, job.units, job.earliest
+    """Return a key: jobs with equal keys differ in nothing but their arrival."""
+    source = job.source
+    needs = source.request, source.weight, source.run_s
+    return needs, job.duration, job.nodes, job.units, job.earliest

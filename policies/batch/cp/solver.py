@@ -19,10 +19,12 @@ def minimised(model: SchedulingModel, budget: float, seed: int) -> Decision:
         cp_model_probing_level=0,
         cp_model_presolve=model.presolves,
     )
-    starts = tuple(solver.value(s) for s in model.s)
-    nodes = tuple(model.nodes_of(solver, i) for i in range(len(starts)))
+    starts = tuple([solver.value(start) for start in model.s])
+    nodes = tuple([model.nodes_of(solver, i) for i in range(len(starts))])
+
+    # The model's objective counts from starts at once, in units of 1 / K and rounded.
     objective = instance.slowdowns(starts)
-    least = instance.slowdowns([0] * len(starts))
-    found = solver.best_objective_bound / instance.scale / (1.0 + instance.rounding)
-    used = solver.response_proto.deterministic_time
-    return Decision(starts, nodes, status, objective, min(objective, least + found), used)
+    at_once = instance.slowdowns([0] * len(starts))
+    bound = at_once + solver.best_objective_bound / instance.scale / (1.0 + instance.rounding)
+    work = solver.response_proto.deterministic_time
+    return Decision(starts, nodes, status, objective, min(objective, bound), work)

@@ -7,24 +7,26 @@ from math import ceil
 
 from policies.batch.plan import BatchPlan, Choice
 from policies.placement.cluster_state import ClusterState
-from policies.placement.layout import Allocation, Request, Span, members
+from policies.placement.layout import Allocation, NodeSet, Request, Span, members
 
 SHORTEST_S = 1.0
+"""Least run time in a model, in seconds."""
+
 LONGEST_S = 1e7
-"""Run time (s) of a job for which none is told; longer ones are cut to it."""
+"""Longest run time in a model, in seconds, and that of a job without a prediction."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingJob:
-    """Waiting job i: rn_i units of `choice.request` on `nodes` (a set).
+    """Waiting job i: rn_i units of `choice.request`; `nodes` may take them.
 
     `waited_s` = t - q_i; `weight` of its slowdown: 2^priority. `fits_now`: alone, beside what runs.
-    `whole_nodes`: nodes that an exclusive job has for itself; 0: it shares nodes.
+    `whole_nodes`: number of nodes that an exclusive job has to itself; 0: it shares nodes.
     """
 
     row: int
     choice: Choice
-    nodes: int
+    nodes: NodeSet
     waited_s: float
     weight: float
     fits_now: bool
@@ -32,11 +34,12 @@ class WaitingJob:
 
     @property
     def request(self) -> Request:
+        """Request of its units."""
         return self.choice.request
 
     @property
     def run_s(self) -> float:
-        """Return d_i in seconds."""
+        """Run time d_i in seconds."""
         return limited_s(self.choice.run_s)
 
     @property
@@ -49,70 +52,88 @@ class Candidates:
     """Waiting jobs that fit on the cluster once all running jobs have ended (`released`)."""
 
     def __init__(self, plan: BatchPlan) -> None:
-        self.plan, self.columns = plan, plan.columns
+        self.plan = plan
+        self.columns = plan.columns
         self.released = plan.state.copy()
-        for stay in plan.plan.pinned:
+        for stay in plan.builder.pinned:
             self.released.release(stay.allocation, stay.row)
 
     def considered(self, window: int) -> list[WaitingJob]:
         """Return the jobs of greatest priority, at most `window`, the first first."""
-        found: list[WaitingJob] = []
+        jobs: list[WaitingJob] = []
         for row in self.plan.sorted_by("slowdown", self.plan.eligible()):
-            if len(found) == window:
+            if len(jobs) == window:
                 break
-            if (job := self._job(row)) is not None:
-                found.append(job)
-        return found
+            job = self._job(row)
+            if job is not None:
+                jobs.append(job)
+        return jobs
 
     def _job(self, row: int) -> WaitingJob | None:
-        """Return the job in the first of its configurations that fits now, else ever."""
+        """Return the job with the first of its choices that fits now, else with one that ever does.
+
+        None if it never fits.
+        """
         for state, fits_now in ((self.plan.state, True), (self.released, False)):
             for choice in self.plan.choices(row):
-                if (found := self.plan.find(row, choice, state)) is not None:
-                    return self._described(row, choice, found, fits_now=fits_now)
+                allocation = self.plan.find(row, choice, state)
+                if allocation is not None:
+                    return self._with_choice(row, choice, allocation, fits_now=fits_now)
         return None
 
-    def _described(
-        self, row: int, choice: Choice, found: Allocation, *, fits_now: bool
+    def _with_choice(
+        self, row: int, choice: Choice, allocation: Allocation, *, fits_now: bool
     ) -> WaitingJob | None:
-        nodes, whole = self._admitted(choice, found), 0
+        """Return the job with a choice; None if there are too few nodes for an exclusive one."""
+        # 1. Its nodes.
+        nodes = self._admitted(choice, allocation)
+        number_of_whole_nodes = 0
         if self.plan.is_alone(row):
-            if (alone := whole_nodes(self.released, choice.request, nodes)) is None:
+            whole = whole_nodes(self.released, choice.request, nodes)
+            if whole is None:
                 return None
-            whole, nodes = alone
-        arrival_s, priority = (
-            float(self.columns.numbers["arrival_s"][row]),
-            float(self.columns.counts["priority"][row]),
-        )
-        waited_s = max(0.0, self.plan.view.now_s - arrival_s)
-        return WaitingJob(row, choice, nodes, waited_s, 2.0**priority, fits_now, whole)
+            number_of_whole_nodes, nodes = whole
 
-    def _admitted(self, choice: Choice, found: Allocation) -> int:
-        """Return the nodes that may take units; of one GPU type where a job may not mix them."""
+        # 2. Its wait and weight.
+        arrival_s = float(self.columns.numbers["arrival_s"][row])
+        waited_s = max(0.0, self.plan.view.now_s - arrival_s)
+        weight = 2.0 ** float(self.columns.counts["priority"][row])
+        return WaitingJob(row, choice, nodes, waited_s, weight, fits_now, number_of_whole_nodes)
+
+    def _admitted(self, choice: Choice, allocation: Allocation) -> NodeSet:
+        """Return the nodes that may take units.
+
+        Where a job may not mix GPU types, those of the type of its allocation.
+        """
         layout = self.released.layout
-        classes, nodes = layout.admitting(choice.request)
-        if choice.request.span is Span.ONE_TYPE:
-            of_type = layout.classes[layout.class_of[found.parts[0].node]].gpu_type
-            classes = [c for c in classes if layout.classes[c].gpu_type == of_type]
-        allowed = nodes & choice.nodes & self.released.open
-        return sum(layout.members[c] for c in classes) & allowed
+        classes, allowed = layout.admitting(choice.request)
+        first_node = allocation.parts[0].node
+        only_type = layout.classes[layout.class_of[first_node]].gpu_type
+        admitted: NodeSet = 0
+        for c in classes:
+            if choice.request.span is Span.ONE_TYPE and layout.classes[c].gpu_type != only_type:
+                continue
+            admitted |= layout.members[c]
+        return admitted & allowed & choice.nodes & self.released.open
 
 
 def limited_s(run_s: float) -> float:
-    """Return the run time within what the models reckon with."""
+    """Return a run time (s) within the limits of the models."""
     return min(max(run_s, SHORTEST_S), LONGEST_S)
 
 
-def whole_nodes(state: ClusterState, request: Request, nodes: int) -> tuple[int, int] | None:
+def whole_nodes(
+    state: ClusterState, request: Request, nodes: NodeSet
+) -> tuple[int, NodeSet] | None:
     """Return (number, suitable nodes) that an exclusive job needs; None if there are too few.
 
     The number is the least for which enough nodes take equal parts of the units.
     """
-    fit = {n: request.fitting(state.free[n]) for n in members(nodes)}
+    fitting = {n: request.fitting(state.free[n]) for n in members(nodes)}
     numbers = [request.nodes] if request.nodes else range(1, request.units + 1)
     for number in numbers:
         each = ceil(request.units / number)
-        suitable = [n for n, units in fit.items() if units >= each]
+        suitable = [n for n, units in fitting.items() if units >= each]
         if len(suitable) >= number:
             return number, sum(1 << n for n in suitable)
     return None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from math import ceil
 
 from policies.contract.plan import Plan, WaitCode
 from policies.contract.snapshot import NodeView, Snapshot
@@ -33,9 +35,10 @@ class IdleCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class IdleGpus:
-    """Number of idle GPUs with one cause; `job`: that they are kept for, or nearest to them.
+    """Number of idle GPUs with one cause.
 
-    `start_s`: when the job is expected to start there, if known.
+    `job`: the one for which they are kept, or which is nearest to a start on them. `start_s`: when
+    it is expected to start there, if known.
     """
 
     code: IdleCode
@@ -53,69 +56,86 @@ def idle_gpus(plan: Plan, snapshot: Snapshot) -> tuple[IdleGpus, ...]:
     waiting = waiting_for_gpus(plan, snapshot)
     if not waiting:
         return ()
-    facts, found = PlanFacts(plan, snapshot), dict[tuple[IdleCode, str, float | None], int]()
-    classes = _classes(snapshot, waiting)
-    known: dict[object, tuple[IdleCode, str]] = {}
+    facts = PlanFacts(plan, snapshot)
+    first_jobs = _first_of_each_class(snapshot, waiting)
+    gpus_by_cause: dict[tuple[IdleCode, str, float | None], int] = defaultdict(int)
+    nearest_job_by_node_key: dict[object, tuple[IdleCode, str]] = {}
     for node in snapshot.nodes:
-        left = facts.leftover.gpus.get(node.id, 0)
-        for job, start_s, gpus in _reserved(facts, node, left):
-            key = IdleCode.RESERVED, job, start_s
-            found[key], left = found.get(key, 0) + gpus, left - gpus
-        if left > 0:
-            alike = facts.leftover.alike(node)
-            if alike not in known:
-                known[alike] = _nearest(facts, node, classes)
-            code, job = known[alike]
-            found[code, job, None] = found.get((code, job, None), 0) + left
-    causes = [IdleGpus(code, gpus, job, at) for (code, job, at), gpus in found.items()]
-    order = list(IdleCode)
-    return tuple(sorted(causes, key=lambda c: (order.index(c.code), -c.gpus, c.job)))
+        # 1. GPUs that are kept for the jobs that are expected on the node.
+        idle = facts.leftover.gpus.get(node.id, 0)
+        for job, start_s, gpus in _reserved(facts, node, idle):
+            gpus_by_cause[IdleCode.RESERVED, job, start_s] += gpus
+            idle -= gpus
+        if idle <= 0:
+            continue
+
+        # 2. The other ones, of which nodes with as much left have the same cause.
+        node_key = facts.leftover.alike(node)
+        if node_key not in nearest_job_by_node_key:
+            nearest_job_by_node_key[node_key] = _nearest_job(facts, node, first_jobs)
+        code, job = nearest_job_by_node_key[node_key]
+        gpus_by_cause[code, job, None] += idle
+
+    causes = [
+        IdleGpus(code, gpus, job, start_s) for (code, job, start_s), gpus in gpus_by_cause.items()
+    ]
+    causes.sort(key=lambda cause: (_NEARNESS[cause.code], -cause.gpus, cause.job))
+    return tuple(causes)
 
 
 def waiting_for_gpus(plan: Plan, snapshot: Snapshot) -> Mapping[str, WaitCode]:
-    """Return the codes of waiting jobs that need GPUs and could have them now."""
-    most, position = snapshot.jobs.columns.counts["gpus_max"], snapshot.jobs.position
-    return {w.job: w.code for w in plan.waiting if w.code not in NOT_NOW and most[position[w.job]]}
+    """Return the codes of waiting jobs that need GPUs and could have them now, by job."""
+    most = snapshot.jobs.columns.counts["gpus_max"]
+    codes: dict[str, WaitCode] = {}
+    for entry in plan.waiting:
+        if entry.code not in NOT_NOW and most[snapshot.jobs.position[entry.job]]:
+            codes[entry.job] = entry.code
+    return codes
 
 
-def _reserved(facts: PlanFacts, node: NodeView, left: int) -> Iterator[tuple[str, float, int]]:
-    """Yield (job, its expected start, GPUs) of the jobs for which a node's free GPUs are kept."""
+def _reserved(facts: PlanFacts, node: NodeView, idle: int) -> Iterator[tuple[str, float, int]]:
+    """Yield (job, its expected start in s, GPUs) of the jobs for which a node's GPUs are kept.
+
+    `idle`: number of the node's free GPUs. A job is taken to need an equal part on each node.
+    """
+    left = idle
     for job, expected in facts.reservations.get(node.id, ()):
-        gpus = min(left, -(-expected.gpus // max(1, len(expected.nodes))))
         if left <= 0:
             return
-        if not gpus:  # it needs none
-            continue
-        left -= gpus
-        yield job, expected.start_s, gpus
+        gpus = min(left, ceil(expected.gpus / max(1, len(expected.nodes))))
+        if gpus:
+            left -= gpus
+            yield job, expected.start_s, gpus
 
 
-def _classes(
+def _first_of_each_class(
     snapshot: Snapshot, waiting: Mapping[str, WaitCode]
 ) -> list[tuple[int, str, WaitCode]]:
-    """Return the first of each class of waiting jobs: (row, job, why it waits)."""
+    """Return (row, job, code) of the first of each class of waiting jobs with equal codes."""
     columns = snapshot.jobs.columns
     keys = grouping_keys(columns)
-    found: dict[object, tuple[int, str, WaitCode]] = {}
+    first_jobs: dict[object, tuple[int, str, WaitCode]] = {}
     for row, job in enumerate(columns.ids):
-        if job in waiting and len(found) < MOST_CLASSES:
-            found.setdefault((keys[row], waiting[job]), (row, job, waiting[job]))
-    return list(found.values())
+        if job in waiting and len(first_jobs) < MOST_CLASSES:
+            code = waiting[job]
+            first_jobs.setdefault((keys[row], code), (row, job, code))
+    return list(first_jobs.values())
 
 
-def _nearest(
-    facts: PlanFacts, node: NodeView, classes: list[tuple[int, str, WaitCode]]
+def _nearest_job(
+    facts: PlanFacts, node: NodeView, jobs: Sequence[tuple[int, str, WaitCode]]
 ) -> tuple[IdleCode, str]:
-    """Return why the waiting job that is nearest to a start on this node does not start there."""
-    found = []
-    for place, (row, job, code) in enumerate(classes):
-        unfit = facts.leftover.unfit(row, node)
-        cause = _CAUSES[unfit]
+    """Return (cause, job): the job nearest to a start on this node, and why it does not start.
+
+    `jobs`: (row, job, why it waits); of equally near ones the first.
+    """
+    causes = []
+    for row, job, code in jobs:
+        cause = _CAUSES[facts.leftover.unfit(row, node)]
         if code is WaitCode.AWAITING_PROFILE:
             cause = IdleCode.MEASURED_FIRST
-        found.append((list(IdleCode).index(cause), place, cause, job))
-    *_, cause, job = min(found)
-    return cause, job
+        causes.append((cause, job))
+    return min(causes, key=lambda cause_and_job: _NEARNESS[cause_and_job[0]])
 
 
 _CAUSES = {
@@ -125,3 +145,6 @@ _CAUSES = {
     Unfit.TOO_LITTLE: IdleCode.TOO_LITTLE,
     Unfit.UNSUITABLE: IdleCode.UNSUITABLE,
 }
+
+_NEARNESS = {code: i for i, code in enumerate(IdleCode)}
+"""Position of each code, the nearest to a start first."""

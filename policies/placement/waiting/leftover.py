@@ -41,17 +41,21 @@ class Leftover:
     @cached_property
     def gpus(self) -> dict[str, int]:
         """Free GPUs by open node."""
-        free = zip(self.snapshot.nodes, self.state.free, strict=True)
-        return {node.id: of_node[DEVICES] for node, of_node in free if node.takes_training}
+        gpus: dict[str, int] = {}
+        for node, free in zip(self.snapshot.nodes, self.state.free, strict=True):
+            if node.takes_training:
+                gpus[node.id] = free[DEVICES]
+        return gpus
 
     def amount(self, node: NodeView, name: str) -> float:
-        """Return how much of cores, memory or a named resource is left on a node."""
+        """Return how much of cores, memory or a named resource is left on a node; inf: any."""
         resources = self.state.layout.resources
         if name not in resources:  # no job uses it, or no node lacks it
             return has(node, name)
         free = self.state.free[self.state.layout.index[node.id]]
         left = free[RESOURCES + resources.index(name)]
-        return inf if left >= UNLIMITED / 2 else left / BILLIONTHS
+        is_unlimited = left >= UNLIMITED / 2  # however much of it jobs use
+        return inf if is_unlimited else left / BILLIONTHS
 
     def alike(self, node: NodeView) -> object:
         """Return a key that is equal for nodes of one class with as much left."""

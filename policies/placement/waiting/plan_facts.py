@@ -60,6 +60,7 @@ class Alternatives:
         return self.options.requests.batch(row) if self._is_batch(row) else None
 
     def _of_row(self, row: int, *, may_spread: bool) -> Sequence[tuple[Request, NodeSet]]:
+        """Return (request, nodes) of each way to start the job in this row."""
         if self._is_batch(row):
             return [(self.options.requests.batch(row), EVERY)]
         options = self.options.within(inf, row)
@@ -94,7 +95,9 @@ class Room:
     def __init__(
         self, alternatives: Alternatives, state: ClusterState, vacant: NodeSet = EVERY
     ) -> None:
-        self.alternatives, self.state, self.vacant = alternatives, state, vacant
+        self.alternatives = alternatives
+        self.state = state
+        self.vacant = vacant
         self._shortages: dict[tuple[object, NodeSet, bool], Shortage | None] = {}
         self._nodes: dict[object, NodeSet] = {}
 
@@ -112,11 +115,11 @@ class Room:
         needs = self.alternatives.needs(job)
         if needs not in self._nodes:
             allowed = self._allowed(job)
-            found: NodeSet = 0
+            with_room: NodeSet = 0
             for request, nodes in self.alternatives.of(job, may_spread=True):
                 for group in self.state.groups_for(request, nodes & allowed):
-                    found |= group.nodes
-            self._nodes[needs] = found
+                    with_room |= group.nodes
+            self._nodes[needs] = with_room
         return self._nodes[needs]
 
     def too_many_units(self, job: str) -> Lack | None:
@@ -132,6 +135,7 @@ class Room:
         return Lack("units", float(request.units), float(min(fitting, request.units - 1)))
 
     def _shortage(self, job: str, only: NodeSet, *, may_spread: bool) -> Shortage | None:
+        """As `shortage`, without looking it up."""
         allowed = only & self._allowed(job)
         alternatives = [
             (request, nodes & allowed)
@@ -142,6 +146,7 @@ class Room:
         return least_shortage(self.state, alternatives)
 
     def _allowed(self, job: str) -> NodeSet:
+        """Return the nodes that a job may share, or the vacant ones for one that is to be alone."""
         return self.vacant if self.alternatives.is_alone(job) else EVERY
 
 
@@ -161,7 +166,8 @@ class PlanFacts:
     """
 
     def __init__(self, plan: Plan, snapshot: Snapshot) -> None:
-        self.plan, self.snapshot = plan, snapshot
+        self.plan = plan
+        self.snapshot = snapshot
         self._reasons: dict[NodeSet, Waiting] = {}
         self._first: dict[NodeSet, Sequence[Reservation]] = {}
         self._node_sets: dict[Sequence[str], NodeSet] = {}
@@ -232,8 +238,10 @@ class PlanFacts:
         return others[0] if others else None
 
     def _first_two(self, nodes: NodeSet) -> Sequence[Reservation]:
-        """Return the first reservation on these nodes, and the first one of another job."""
-        # One of them is of another job than any that asks, so more are never needed.
+        """Return the first reservation on these nodes, and the first one of another job.
+
+        Whichever job asks, one of the two is of another job.
+        """
         reservations: list[Reservation] = []
         for node in named(self, nodes):
             for job, expected in self.reservations.get(node, ())[:2]:
@@ -245,7 +253,8 @@ class PlanFacts:
     @cached_property
     def measured(self) -> Mapping[str, Mapping[str, None]]:
         """Nodes on which each kind is measured, in order."""
-        columns, position = self.snapshot.jobs.columns, self.snapshot.jobs.position
+        columns = self.snapshot.jobs.columns
+        position = self.snapshot.jobs.position
         measured: dict[str, dict[str, None]] = {}
         for placed in self.plan.placements:
             if placed.purpose is PROFILING and placed.job in position:
@@ -262,14 +271,15 @@ class PlanFacts:
 
         A job that runs, or that depends on others, has a key of its own.
         """
-        others, row = self.snapshot.jobs.columns.others, self.row(entry.job)
+        others = self.snapshot.jobs.columns.others
+        row = self.row(entry.job)
         if others["running"][row] or others["dependencies"][row]:
             return entry.job
         needs = self.alternatives.needs(entry.job)
         return needs, others["team"][row], others["phase"][row], entry.of("", None)
 
     def phase(self, job: str) -> JobPhase:
-        """Return whether a job ran, waited, or was measured when the snapshot was taken."""
+        """Return the phase of a job when the snapshot was taken."""
         phase: JobPhase = self.snapshot.jobs.columns.others["phase"][self.row(job)]
         return phase
 
@@ -306,7 +316,8 @@ class PlanFacts:
     def gpus_needed_by_teams(self) -> Mapping[str, int]:
         """GPUs of each team's jobs: those that they hold, or the fewest that they need."""
         columns = self.snapshot.jobs.columns
-        teams, running = columns.others["team"], columns.others["running"]
+        teams = columns.others["team"]
+        running = columns.others["running"]
         needed: Counter[str] = Counter()
         for row, least in enumerate(columns.counts["gpus_min"].tolist()):
             held = sum(run.gpus for run in running[row])
@@ -330,12 +341,13 @@ class PlanFacts:
         return self._node_sets[nodes]
 
     def held_from(self, job: str, nodes: NodeSet) -> Waiting:
-        """Return the reason of a job for which these nodes would do: who holds them."""
+        """Return the reason of a job for which these nodes would do: the jobs that hold them."""
         if nodes not in self._reasons:
             self._reasons[nodes] = held_by(self.holders, WaitCode.NO_CAPACITY, nodes)
         reason = self._reasons[nodes].of(job, None)
         if job in reason.jobs:
-            reason = replace(reason, jobs=tuple(holder for holder in reason.jobs if holder != job))
+            others = [holder for holder in reason.jobs if holder != job]
+            reason = replace(reason, jobs=tuple(others))
         return reason
 
     def impossible(self, job: str, *, may_spread: bool = True) -> Waiting | None:
@@ -348,7 +360,8 @@ class PlanFacts:
         return why_impossible(self.snapshot, self.row(job))
 
 
-def named(facts: PlanFacts, nodes: int) -> list[str]:
+def named(facts: PlanFacts, nodes: NodeSet) -> list[str]:
     """Return the ids of a set of nodes."""
     views = facts.snapshot.nodes
-    return [views[n].id for n in members(nodes & ((1 << len(views)) - 1))]
+    every_node = (1 << len(views)) - 1  # `nodes` may be EVERY, which has no end
+    return [views[n].id for n in members(nodes & every_node)]

@@ -43,9 +43,10 @@ MOST_NAMED = 8
 
 
 def not_eligible(snapshot: Snapshot) -> dict[int, Waiting]:
-    """By row, jobs that wait for anything but capacity: profiling or dependencies."""
+    """Return by row the reasons of jobs that wait whatever is free: profiling or dependencies."""
     columns = snapshot.jobs.columns
-    phases, dependencies = columns.others["phase"], columns.others["dependencies"]
+    phases = columns.others["phase"]
+    dependencies = columns.others["dependencies"]
     waiting: dict[int, Waiting] = {}
     if JobPhase.PROFILING in phases:
         for row, phase in enumerate(phases):
@@ -67,7 +68,9 @@ class Holders:
     def __init__(
         self, snapshot: Snapshot, state: ClusterState, placements: Sequence[Placement]
     ) -> None:
-        self.layout, self.snapshot, self.placements = state.layout, snapshot, placements
+        self.layout = state.layout
+        self.snapshot = snapshot
+        self.placements = placements
         self._named: dict[NodeSet, tuple[str, ...]] = {}
 
     @cached_property
@@ -75,10 +78,10 @@ class Holders:
         """Jobs by node, without nodes that have none."""
         index = self.layout.index
         jobs: dict[int, list[str]] = {}
-        runs = [(job, run.ranks) for job, run in profile_runs(self.snapshot)]
-        placed = [(placement.job, placement.ranks) for placement in self.placements]
-        for job, ranks in (*placed, *runs):
-            for seat in ranks:
+        seats_of_jobs = [(placement.job, placement.ranks) for placement in self.placements]
+        seats_of_jobs += [(job, run.ranks) for job, run in profile_runs(self.snapshot)]
+        for job, seats in seats_of_jobs:
+            for seat in seats:
                 if seat.node in index:
                     jobs.setdefault(index[seat.node], []).append(job)
         for node, job in strangers(self.snapshot):
@@ -120,7 +123,8 @@ class Reasons:
         """Yield one reason for each of these jobs."""
         holders = Holders(self.snapshot, self.state, self.placements)
         columns = self.snapshot.jobs.columns
-        keys, phases = self.options.keys, columns.others["phase"]
+        keys = self.options.keys
+        phases = columns.others["phase"]
         of_class: dict[GroupingKey, Waiting] = {}
         for row in rows:
             key = keys[row]
@@ -135,6 +139,7 @@ class Reasons:
             yield of_job if code is reason.code else replace(of_job, code=code)
 
     def _reason(self, row: int, holders: Holders) -> Waiting:
+        """Return why a job has no placement; its own id is left out."""
         options = self.options.within(inf, row) or self.options.over_nodes(row)
         if not options:
             return why_impossible(self.snapshot, row)
@@ -232,6 +237,7 @@ def why_impossible(snapshot: Snapshot, row: int) -> Waiting:
 
 
 def _are_open(nodes: Sequence[NodeView]) -> bool:
+    """Return True if one of these nodes takes new jobs."""
     return any(node.takes_training for node in nodes)
 
 
@@ -251,7 +257,8 @@ class Need:
 def needs_of(snapshot: Snapshot, row: int) -> tuple[Need, ...]:
     """Return the needs of a job, in the order in which people are told of them."""
     columns = snapshot.jobs.columns
-    types, labels = columns.others["allowed_types"][row], columns.others["labels"][row]
+    types = columns.others["allowed_types"][row]
+    labels = columns.others["labels"][row]
     wanted = {label for label in labels if not is_own(label)}
     runtime = {label for label in labels if label.startswith(RUNTIME)}
     avoided = {label for label in labels if label.startswith(APART)}
@@ -263,52 +270,54 @@ def needs_of(snapshot: Snapshot, row: int) -> tuple[Need, ...]:
     return (
         Need(
             WaitCode.TYPES_UNAVAILABLE,
-            lambda n: not types or n.gpu_type in types,
-            lambda of: _words(types, (n.gpu_type for n in of if n.gpu_type)),
+            lambda node: not types or node.gpu_type in types,
+            lambda nodes: _words(types, [node.gpu_type for node in nodes if node.gpu_type]),
         ),
         Need(
             WaitCode.LABEL_UNAVAILABLE,
-            lambda n: wanted <= set(n.labels),
-            lambda of: _labels(wanted, of, snapshot.nodes),
+            lambda node: wanted <= set(node.labels),
+            lambda nodes: _labels(wanted, nodes, snapshot.nodes),
         ),
         Need(
             WaitCode.RUNTIME_UNAVAILABLE,
-            lambda n: runtime <= set(n.labels),
-            lambda of: _words((runtime_of(labels),), ()),
+            lambda node: runtime <= set(node.labels),
+            lambda _: _words([runtime_of(labels)], []),
         ),
         Need(
             WaitCode.AGENT_TOO_OLD,
-            lambda n: features <= set(n.labels),
-            lambda of: _features(features, of),
+            lambda node: features <= set(node.labels),
+            lambda nodes: _features(features, nodes),
         ),
         Need(
             WaitCode.NODES_OF_OTHER_TEAMS,
-            lambda n: team <= set(n.labels),
+            lambda node: team <= set(node.labels),
             _named,
         ),
         Need(
             WaitCode.NO_NODE_FITS,
-            lambda n: all(_has_enough(n, name, amount) for name, amount in amounts),
-            lambda of: _lacks(amounts, of),
+            lambda node: all(_has_enough(node, name, amount) for name, amount in amounts),
+            lambda nodes: _lacks(amounts, nodes),
         ),
         Need(
             WaitCode.NO_THROUGHPUT,
-            lambda n: n.gpu_type in known,
-            lambda of: _words((n.gpu_type for n in of), ()),
+            lambda node: node.gpu_type in known,
+            lambda nodes: _words([node.gpu_type for node in nodes], []),
         ),
         Need(
             WaitCode.NODES_AVOIDED,
-            lambda n: avoided <= set(n.labels) or not n.takes_training,
+            lambda node: avoided <= set(node.labels) or not node.takes_training,
             _named,
         ),
     )
 
 
 def _named(nodes: Sequence[NodeView]) -> Waiting:
+    """Name these nodes."""
     return Waiting("", WaitCode.NO_NODE_FITS, tuple(node.id for node in nodes)[:MOST_NAMED])
 
 
 def _words(missing: Iterable[str], offered: Iterable[str]) -> Waiting:
+    """Name the words that are missing, and those that are offered."""
     return Waiting(
         "",
         WaitCode.NO_NODE_FITS,
@@ -325,16 +334,20 @@ def _labels(wanted: set[str], nodes: Sequence[NodeView], every_node: Sequence[No
     here = _labels_of(nodes)
     missing = wanted - here or wanted
     reason = _words(missing, here)
-    if missing <= here or not missing & _labels_of(every_node):
+    are_apart = missing <= here
+    if are_apart or not missing & _labels_of(every_node):
         return reason
     return replace(reason, nodes=_named(nodes).nodes)
 
 
 def _features(wanted: set[str], nodes: Sequence[NodeView]) -> Waiting:
     """Name these nodes, and the features that none of their agents has."""
-    there = {label for node in nodes for label in node.labels}
-    names = {label.removeprefix(FEATURE) for label in wanted - there or wanted}
-    return replace(_words(names, ()), nodes=_named(nodes).nodes)
+    there: set[str] = set()
+    for node in nodes:
+        there.update(node.labels)
+    missing = wanted - there or wanted
+    names = [label.removeprefix(FEATURE) for label in missing]
+    return replace(_words(names, []), nodes=_named(nodes).nodes)
 
 
 def _labels_of(nodes: Sequence[NodeView]) -> set[str]:
@@ -366,7 +379,8 @@ def could_be_gang(snapshot: Snapshot, row: int) -> bool:
     least = int(columns.counts["gpus_min"][row])
     if least < 2 or columns.others["batch"][row]:
         return False
-    types, labels = columns.others["allowed_types"][row], set(columns.others["labels"][row])
+    types = columns.others["allowed_types"][row]
+    labels = set(columns.others["labels"][row])
     demand = seat_demand(columns, row)
     together: dict[str, int] = {}
     for node in snapshot.nodes:

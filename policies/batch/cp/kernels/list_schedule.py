@@ -56,10 +56,15 @@ class Boxes(NamedTuple):
 def add_box(
     boxes: Boxes, job: int, node: int, start: int, end: int, at: Ints, height: Ints
 ) -> None:
+    """Add a box of a job on a node for a time; NONE is the job of what runs."""
     b = boxes.used[0]
-    boxes.before[b], boxes.node[b], boxes.job[b] = boxes.last[node], node, job
-    boxes.start[b], boxes.end[b] = start, end
-    boxes.at[b], boxes.height[b] = at, height
+    boxes.before[b] = boxes.last[node]
+    boxes.node[b] = node
+    boxes.job[b] = job
+    boxes.start[b] = start
+    boxes.end[b] = end
+    boxes.at[b] = at
+    boxes.height[b] = height
     boxes.last[node] = b
     boxes.used[0] = b + 1
 
@@ -94,6 +99,7 @@ def last_position(
 
 @compiled
 def is_empty(boxes: Boxes, node: int, start: int, end: int) -> bool:
+    """Return True if no box is on a node during this time."""
     b = boxes.last[node]
     while b >= 0:
         if boxes.start[b] < end and start < boxes.end[b]:
@@ -104,7 +110,10 @@ def is_empty(boxes: Boxes, node: int, start: int, end: int) -> bool:
 
 @compiled
 def put_unit(data: ListData, boxes: Boxes, j: int, node: int, start: int, at: Ints) -> bool:
-    """Add a box for a unit of job j on a node from `start` on, if it fits there."""
+    """Add a box for a unit of job j on a node from `start` on, if it fits there; return if so.
+
+    `at`: space for the unit's positions.
+    """
     end = start + data.duration[j]
     if data.alone[j]:
         if not is_empty(boxes, node, start, end):
@@ -127,27 +136,31 @@ def put_unit(data: ListData, boxes: Boxes, j: int, node: int, start: int, at: In
 def put_job(data: ListData, boxes: Boxes, j: int, start: int, at: Ints) -> bool:
     """Add boxes for all units of job j from `start` on, the last nodes first, if they fit.
 
-    Of a job that is to be on so many nodes, each of them gets an equal part.
+    A job that is to be on so many nodes has an equal part on each of them. Return if they fit.
     """
-    kept, left, nodes = boxes.used[0], data.units[j], data.parts[j]
+    used_before = boxes.used[0]
+    left = data.units[j]
+    nodes_left = data.parts[j]
     for node in range(len(data.allowed[j]) - 1, -1, -1):
         if not data.allowed[j, node]:
             continue
-        before, wanted = boxes.used[0], min(left, data.most[j])
+        # As many units as the node may have: those of an equal part, all or none.
+        used_before_node = boxes.used[0]
+        wanted = min(left, data.most[j])
         if data.parts[j] > 0:
-            wanted = -(-left // nodes)
+            wanted = -(-left // nodes_left)
         put = 0
         while put < wanted and put_unit(data, boxes, j, node, start, at):
             put += 1
         if data.parts[j] > 0:
             if put < wanted:
-                remove_boxes(boxes, before)
+                remove_boxes(boxes, used_before_node)
                 continue
-            nodes -= 1
+            nodes_left -= 1
         left -= put
         if left == 0:
             return True
-    remove_boxes(boxes, kept)
+    remove_boxes(boxes, used_before)
     return False
 
 
@@ -160,10 +173,11 @@ def list_schedule(data: ListData, boxes: Boxes, starts: Ints) -> None:
         if put_job(data, boxes, j, data.earliest[j], at):
             starts[j] = data.earliest[j]
             continue
-        ends, previous = np.sort(boxes.end[: boxes.used[0]]), data.earliest[j]
-        for end in ends:
-            if end > previous:
-                previous = end
+        # Else at the first end of a box that makes room.
+        tried = data.earliest[j]
+        for end in np.sort(boxes.end[: boxes.used[0]]):
+            if end > tried:
+                tried = end
                 if put_job(data, boxes, j, end, at):
                     starts[j] = end
                     break
