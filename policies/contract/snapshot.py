@@ -95,7 +95,7 @@ __all__ = [
     "frozen",
 ]
 
-SNAPSHOT_VERSION = 6
+SNAPSHOT_VERSION = 7
 
 
 @dataclass(frozen=True, slots=True)

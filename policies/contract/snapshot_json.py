@@ -12,12 +12,16 @@ from foundation import forms
 from foundation.forms import FormError
 from policies.contract.snapshot import FORM, SNAPSHOT_VERSION, Bools, PriceInterval, Snapshot
 
-LIKE_NOW = frozenset({1, 2, 3, 4, 5})
-"""Older versions read unchanged.
+OLDER_VERSIONS = frozenset({1, 2, 3, 4, 5, 6})
+"""Older versions that are still read.
 
 2 adds caps by hour and emissions, 3 teams and GPU prices, 4 least run times, the cost of waiting
-and assumed speeds, 5 batch jobs, and nodes and jobs without GPUs, 6 limits of teams.
+and assumed speeds, 5 batch jobs, and nodes and jobs without GPUs, 6 limits of teams, 7 quotas that
+change while jobs run.
 """
+
+WITHOUT_UNITS = frozenset({1, 2, 3, 4, 5})
+"""Versions in which one process used all units of a job, on one node."""
 
 
 def to_json(snapshot: Snapshot) -> dict[str, Any]:
@@ -27,9 +31,12 @@ def to_json(snapshot: Snapshot) -> dict[str, Any]:
 
 def from_json(form: Any) -> Snapshot:
     """Read a snapshot. FormError names the path, as in "jobs[3].gpus_min"."""
-    if isinstance(form, dict) and form.get("version") in LIKE_NOW:
+    version = form.get("version") if isinstance(form, dict) else None
+    if version in WITHOUT_UNITS:
         jobs = [_of_one_unit(job) for job in form.get("jobs", ())]
-        form = {**form, "version": SNAPSHOT_VERSION, "jobs": jobs}
+        form = {**form, "jobs": jobs}
+    if version in OLDER_VERSIONS:
+        form = {**form, "version": SNAPSHOT_VERSION}
     forms.check_version(form, "snapshot", SNAPSHOT_VERSION)
     snapshot = FORM.read(form)
     _check(snapshot)
@@ -37,9 +44,9 @@ def from_json(form: Any) -> Snapshot:
 
 
 def _of_one_unit(job: Any) -> Any:
-    """Return the form of a job of an older snapshot with one unit, which needs what all did.
+    """Return the form of a job of a version WITHOUT_UNITS with one unit, which needs what all did.
 
-    In older snapshots one process used all units of a job, on one node.
+    Amounts of other types are left for the strict reading to refuse.
     """
     if not isinstance(job, dict):
         return job
@@ -48,7 +55,7 @@ def _of_one_unit(job: Any) -> Any:
         return job
     one_unit = {**job, "units": 1}
     for name in ("cores", "memory_gb"):
-        if isinstance(job.get(name), float):
+        if isinstance(job.get(name), float | int):
             one_unit[name] = job[name] * units
     resources = job.get("resources") or {}
     one_unit["resources"] = {name: amount * units for name, amount in resources.items()}

@@ -112,11 +112,11 @@ def changed(path: str, value: Any) -> dict[str, Any]:
             "version",
             99,
             (
-                "version: this program reads version 6 of the snapshot, not 99; convert it or use"
+                "version: this program reads version 7 of the snapshot, not 99; convert it or use"
                 " the matching release"
             ),
         ),
-        ("version", "-", "version: this program reads version 6 of the snapshot, not none"),
+        ("version", "-", "version: this program reads version 7 of the snapshot, not none"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_path_and_what_would_be_right(

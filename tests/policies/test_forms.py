@@ -300,6 +300,21 @@ def test_units_of_a_job_in_an_older_snapshot_are_the_demand_of_its_one_process()
     assert job.resources == (("fpga", 2.0),)
 
 
+def test_whole_amounts_in_an_older_snapshot_are_of_all_units_too() -> None:
+    form = golden("snapshot", "jobs")
+    form["jobs"][0].update(units=2, cores=4, memory_gb=8)
+    job = snapshot_json.from_json({**form, "version": 4}).jobs[0]
+    assert (job.cores, job.memory_gb) == (8.0, 16.0)
+
+
+@pytest.mark.parametrize("name", SNAPSHOTS)
+def test_a_snapshot_of_the_version_before_quotas_is_still_read(name: str) -> None:
+    form = golden("snapshot", name)
+    for node in form["nodes"]:
+        del node["changes_quotas"]
+    assert snapshot_json.from_json({**form, "version": 6}) == SNAPSHOTS[name]
+
+
 @pytest.mark.parametrize(
     ("kind", "schema"), [("snapshot", snapshot_json.schema()), ("plan", plan_json.schema())]
 )
