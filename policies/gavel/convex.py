@@ -1,8 +1,8 @@
 """Share policies written as convex programs with cvxpy.
 
-A policy states a concave objective over the throughputs of job classes. Feasible shares are
-Gavel's, section 3.1; time slices, gangs, pairs and placements come from the engine. Needs the extra
-`cvxpy`. HiGHS solves linear programs, Clarabel all others.
+A policy states a concave objective over the throughputs of job classes. Feasible shares are those
+of Gavel, section 3.1; time slices, gangs, pairs and placements come from the engine. This needs the
+extra `cvxpy`. HiGHS solves linear programs, Clarabel all others.
 """
 
 from abc import abstractmethod
@@ -23,20 +23,27 @@ class ShareProblem:
     """Shares of GPU time as cvxpy variables, and the numbers that objectives are made of.
 
     Row m is a class of `count` equal jobs; column c is a GPU type, on one node or spread.
-    `alone` [M, C]: time of all jobs of a class, as a fraction of the wall clock. `paired` [P, C]:
-    time of pairs of classes that share GPUs; None without pairs. `throughput` [M]: steps/s of one
-    job. `equal_rates` float64[M]: its steps/s with equal time on every GPU. `fastest_rates`
-    float64[M]: with all its time on its fastest type, 0 if it can run nowhere.
+
+    Variables: `alone` [M, C]: time of all jobs of a class, as a fraction of the wall clock.
+    `paired` [P, C]: time of pairs of classes that share GPUs; None without pairs.
+
+    Numbers: `throughput` [M]: steps/s of one job. `equal_rates` float64[M]: its steps/s with equal
+    time on every GPU. `fastest_rates` float64[M]: with all its time on its fastest type, 0 if it
+    can run nowhere. `count`, `weight`, `scale`: as in `AllocationProblem`.
     """
 
     def __init__(self, problem: AllocationProblem) -> None:
         self.problem = problem
-        self.count, self.weight, self.scale = problem.count, problem.weight, problem.scale
-        self.equal_rates, self.fastest_rates = problem.equal_rates, problem.fastest_rates
+        self.count = problem.count
+        self.weight = problem.weight
+        self.scale = problem.scale
+        self.equal_rates = problem.equal_rates
+        self.fastest_rates = problem.fastest_rates
         self.alone = cp.Variable(problem.rates.shape, nonneg=True)
-        pairs = problem.pair_rates.shape[:2]
-        self.paired = cp.Variable(pairs, nonneg=True) if pairs[0] else None
-        total = self._of_classes(problem.rates, problem.pair_rates)
+        self.paired: cp.Variable | None = None
+        if len(problem.pairs):
+            self.paired = cp.Variable(problem.pair_rates.shape[:2], nonneg=True)
+        total = self._sum_by_class(problem.rates, problem.pair_rates)
         self.throughput: cp.Expression = cp.multiply(total, 1.0 / self.count)
 
     @property
@@ -53,24 +60,28 @@ class ShareProblem:
     @property
     def gpus_used(self) -> cp.Expression:
         """[T]: GPUs of each type in use, averaged over time."""
-        of = self.problem
         used = self.scale @ self.alone
         if self.paired is not None:
-            used = used + self.scale[of.pairs[:, 0]] @ self.paired
-        return of.usage @ used
+            used = used + self.scale[self.problem.pairs[:, 0]] @ self.paired
+        return self.problem.usage @ used
 
     def constraints(self) -> list[cp.Constraint]:
-        """The feasible shares: time per job, GPUs per type, no time where a job cannot run."""
-        of = self.problem
-        time = self._of_classes(np.ones_like(of.rates), np.ones_like(of.pair_rates))
-        limits = [time <= self.count, self.gpus_used <= of.gpus]
-        limits.append(cp.multiply(self.alone, of.rates <= 0.0) == 0.0)
+        """Return the limits of time per job and GPUs per type; no time where a job cannot run."""
+        rates = self.problem.rates
+        pair_rates = self.problem.pair_rates
+        time = self._sum_by_class(np.ones_like(rates), np.ones_like(pair_rates))
+        limits = [time <= self.count, self.gpus_used <= self.problem.gpus]
+        limits.append(cp.multiply(self.alone, rates <= 0.0) == 0.0)
         if self.paired is not None:
-            limits.append(cp.multiply(self.paired, (of.pair_rates <= 0.0).any(axis=2)) == 0.0)
+            cannot_run = (pair_rates <= 0.0).any(axis=2)
+            limits.append(cp.multiply(self.paired, cannot_run) == 0.0)
         return limits
 
     def maximise(self, objective: cp.Expression, also: Sequence[cp.Constraint] = ()) -> Shares:
-        """Shares of the highest objective. Raises SolverFailedError; PolicyError if not concave."""
+        """Return the shares of the highest objective.
+
+        `also`: further constraints. Raises SolverFailedError; PolicyError if not concave.
+        """
         problem = cp.Problem(cp.Maximize(objective), [*self.constraints(), *also])
         if not problem.is_dcp():
             raise PolicyError(f"the objective or a constraint is not concave (DCP): {objective}")
@@ -80,40 +91,45 @@ class ShareProblem:
             raise SolverFailedError(f"cvxpy found no shares: {error}") from error
         if problem.status != cp.OPTIMAL:
             raise SolverFailedError(f"cvxpy found no shares: the program is {problem.status}")
-        return Shares(_shares(self.alone), self._paired(), float(problem.value))
+        paired = np.zeros(self.problem.pair_rates.shape[:2])
+        if self.paired is not None:
+            paired = _values(self.paired)
+        return Shares(_values(self.alone), paired, float(problem.value))
 
-    def _paired(self) -> Floats:
-        empty = np.zeros(self.problem.pair_rates.shape[:2])
-        return empty if self.paired is None else _shares(self.paired)
+    def _sum_by_class(self, rates: Floats, pair_rates: Floats) -> cp.Expression:
+        """[M]: the time of each class, alone and in pairs, weighted by these rates and added up.
 
-    def _of_classes(self, rates: Floats, pair_rates: Floats) -> cp.Expression:
-        """[M]: the time of each class, alone and in pairs, weighted by these rates and added up."""
+        `rates` float64[M, C], `pair_rates` float64[P, C, 2].
+        """
         total = cp.sum(cp.multiply(rates, self.alone), axis=1)
-        for side in (0, 1) if self.paired is not None else ():
-            of_class = np.eye(len(rates))[self.problem.pairs[:, side]].T
-            rated = cp.multiply(pair_rates[:, :, side], self.paired)
-            total = total + of_class @ cp.sum(rated, axis=1)
+        if self.paired is None:
+            return total
+        for side in (0, 1):
+            is_pair_of_class = np.eye(len(rates))[self.problem.pairs[:, side]].T  # [M, P]
+            weighted = cp.multiply(pair_rates[:, :, side], self.paired)
+            total = total + is_pair_of_class @ cp.sum(weighted, axis=1)
         return total
 
 
-def _shares(variable: cp.Variable) -> Floats:
-    """The solution without the solver's negative rounding errors."""
+def _values(variable: cp.Variable) -> Floats:
+    """Return the solution without the solver's negative rounding errors."""
     return np.maximum(np.asarray(variable.value, dtype=np.float64), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class ConvexPolicy(SharePolicy):
-    """A share policy given by a concave objective: implement `objective`, and `constraints` if any.
+    """Share policy given by a concave objective.
 
-    Equal jobs are one class with a `count`: a sum over jobs is a sum over classes times `count`.
+    A subclass implements `objective`, and `constraints` if it has further ones. Equal jobs are one
+    class with a `count`: a sum over jobs is a sum over classes times `count`.
     """
 
     @abstractmethod
     def objective(self, problem: ShareProblem) -> cp.Expression:
-        """Concave expression that the shares maximise."""
+        """Return the concave expression that the shares maximise."""
 
     def constraints(self, problem: ShareProblem) -> list[cp.Constraint]:
-        """Constraints beside those of every share policy."""
+        """Return constraints beside those of every share policy."""
         return []
 
     def _solver(self, observed: Observed, notes: Notes) -> Solver:

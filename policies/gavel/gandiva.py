@@ -15,7 +15,7 @@ from policies.gavel.gandiva_slices import EqualShares, Lags, Slices, Unit, Units
 from policies.placement.gangs_over_nodes import place_gangs_over_nodes
 from policies.placement.plan_builder import PlanBuilder
 
-LENIENT = 0.95
+SLICE = 0.95
 """Fraction of a round after which a slice is over: live rounds are not exact."""
 
 Names = tuple[str, str]
@@ -26,18 +26,19 @@ Names = tuple[str, str]
 class Gandiva:
     """Time slicing in rounds; if GPUs are short, random pairs share one (Gandiva's packing).
 
-    At the end of each slice, a round's length, all GPUs are given out anew: each unit, a job or a
-    pair, has the same part of every GPU type, whatever its speed there, and who lags most comes
-    first. So units change places though nobody waits, which costs nothing but in Gavel's simulator;
-    `rotate` leaves that out. Between two ends idle GPUs are filled and nobody is stopped.
+    A slice is as long as a round. At its end all GPUs are given out anew: each unit, a job or a
+    pair, has the same part of every GPU type, whatever its speed there, and the unit that lags most
+    comes first. So units change places even if none waits; that costs nothing in Gavel's simulator.
+    Without `rotate` they do not. Before the end of a slice only idle GPUs are given out, and no job
+    is stopped.
 
     As long as more GPUs are wanted than there are, pairs of jobs of one GPU are drawn at random, by
-    the snapshot's seed, and put on one device without a look at how they get on. At the end of a
-    slice that they had together they stay a pair if they beat taking turns, that is if the parts of
-    their speeds alone which they keep add up to more than 1, and else are never tried again. Pairs
-    whose speeds side by side are not known, or that do not fit into a GPU's memory together, are
-    not drawn. Whoever is left on a part of a device keeps it: the part says what others may have,
-    not how fast a job is alone.
+    the snapshot's seed, and put on one device, whatever their speeds there. At the end of a slice
+    that they had together they stay a pair if that beats taking turns: if the fractions that both
+    keep of their speeds alone add up to more than 1. Else they are separated and never tried again.
+    Pairs whose speeds together are not known, or that do not fit into a GPU's memory together, are
+    not drawn. A job whose partner has left keeps its part of the device: the part says what others
+    may have, not how fast a job is alone.
     """
 
     packing: bool = parameter(True, meaning="let jobs share GPUs; else only slice time")
@@ -66,7 +67,7 @@ class Gandiva:
         rng = np.random.default_rng(snapshot.seed % 2**64)
         jobs = [row for row in units.jobs.least if row not in rows_outside]
         pairs = _Pairs(units, jobs, past, may_pair=self.packing)
-        is_end = snapshot.now_s - past.began_s >= LENIENT * snapshot.round_s
+        is_end = snapshot.now_s - past.began_s >= SLICE * snapshot.round_s
         if is_end:
             pairs.separate_slower()
             pairs.adapt(rng)
@@ -92,10 +93,10 @@ class Gandiva:
 
 @dataclass(frozen=True, slots=True)
 class _Past:
-    """Memory of the round before.
+    """Memory of the round before, which was at `seen_s`.
 
-    `began_s`: start of its slice, -inf if there was none. `pairs`: that shared then; `tried`: that
-    are never tried again. `lag_s`: lags at `seen_s`.
+    `began_s`: start of its slice, -inf if there was none. `pairs`: jobs that shared then. `tried`:
+    pairs that are never tried again. `lag_s`: lags then.
     """
 
     began_s: float
@@ -118,7 +119,11 @@ class _Past:
 
 
 class _Pairs:
-    """Jobs that share: `pairs` that can run somewhere, `tried` ids of those that may not again."""
+    """Pairs of jobs that share.
+
+    `pairs`: rows of the jobs of each, the youngest pair last. `tried`: ids of pairs that may not
+    share again. `sharers`: rows of jobs that may share.
+    """
 
     def __init__(self, units: Units, jobs: list[int], past: _Past, *, may_pair: bool) -> None:
         self.all_units = units
@@ -180,7 +185,7 @@ class _Pairs:
     def units(self, *, is_end: bool) -> list[Unit]:
         """Return all jobs, in their order, each alone or with the other of its pair.
 
-        Before the end of a slice without pairs for which a running job would have to stop.
+        Before the end of a slice pairs for which a running job would have to stop are left apart.
         """
         runs = self.all_units.jobs.runs
         partner_of: dict[int, int] = {}

@@ -1,8 +1,8 @@
 """Gandiva's units of time slices: equal time on every GPU type, and the GPUs of one round.
 
-Every unit, a job or a pair that shares a GPU, has the same share of each GPU type, X = N_t / m of
-its time for one GPU and m units, whatever its speed there. Its lag is its share less the time it
-has received.
+A unit is a job, or a pair that shares a GPU. Of m units each has the same share of every GPU type,
+whatever its speed there: of N_t GPUs a unit of one GPU has X = N_t / m of its time. Its lag is its
+share less the time it has received.
 """
 
 from collections import defaultdict
@@ -55,7 +55,7 @@ class Units:
     """Units of a plan's jobs.
 
     `shareable`: by node, the free devices that two jobs may share; `nodes_to_share`: nodes with
-    such devices. `holders`: by shared device, the jobs that hold a part of it.
+    such devices. `holders`: by shared device, the rows of the jobs that hold a part of it.
     """
 
     def __init__(self, plan: PlanBuilder) -> None:
@@ -112,7 +112,10 @@ class Units:
         return Unit((job,), gpus, self.jobs.nodes(job, gpus), request, seat)
 
     def pair(self, one: int, other: int) -> Unit:
-        """Return two jobs on one device: of both, or of one who shares it with nobody else."""
+        """Return two jobs on one device.
+
+        Its seat is the device that both share now, or that one of them has after sharing it.
+        """
         # 1. Nodes with a device for two, on whose GPU type both speeds together are known.
         both_fit = self.jobs.nodes(one, 1) & self.jobs.nodes(other, 1) & self.nodes_to_share
         nodes: NodeSet = 0

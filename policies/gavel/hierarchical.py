@@ -13,6 +13,7 @@ from policies.gavel.base import Notes, SharePolicy, Solver, queue_positions
 from policies.gavel.solvers.fairness import Entity, hierarchical_shares
 
 AS_TEAMS_SAY = "team"
+"""Value of `inside`: each team's own setting counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +45,12 @@ class Hierarchical(SharePolicy):
     )
 
     def _grouping(self, snapshot: Snapshot) -> GroupingOptions:
-        names = tuple(dict.fromkeys(snapshot.jobs.columns.others["team"]))
-        entities = zip(names, self._entities(snapshot, names), strict=True)
-        return GroupingOptions(
-            teams=True,
-            users=self.users,
-            queues=frozenset(name for name, entity in entities if entity.fifo),
-        )
+        teams = tuple(dict.fromkeys(snapshot.jobs.columns.others["team"]))
+        queues = set()
+        for team, entity in zip(teams, self._entities(snapshot, teams), strict=True):
+            if entity.fifo:
+                queues.add(team)
+        return GroupingOptions(teams=True, users=self.users, queues=frozenset(queues))
 
     def _depend_on(self, snapshot: Snapshot) -> str:
         return repr(snapshot.teams)
@@ -61,10 +61,12 @@ class Hierarchical(SharePolicy):
         return partial(hierarchical_shares, entities=entities, position=position)
 
     def _entities(self, snapshot: Snapshot, names: Sequence[str]) -> list[Entity]:
+        """Return an entity for each of these names of teams; those of one name are its parts."""
         teams: Mapping[str, TeamView] = {team.name: team for team in snapshot.teams}
         whole = {name: number for number, name in enumerate(dict.fromkeys(names), start=1)}
-        return [self._entity(teams.get(name, TeamView(name)), whole[name]) for name in names]
-
-    def _entity(self, team: TeamView, whole: int) -> Entity:
-        order = team.order if self.inside == AS_TEAMS_SAY else TeamOrder(self.inside)
-        return Entity(team.weight, order is TeamOrder.FIFO, whole)
+        entities = []
+        for name in names:
+            team = teams.get(name, TeamView(name))
+            order = team.order if self.inside == AS_TEAMS_SAY else TeamOrder(self.inside)
+            entities.append(Entity(team.weight, order is TeamOrder.FIFO, whole[name]))
+        return entities

@@ -1,18 +1,18 @@
-"""Jobs that a plan decides about: the GPUs of one node on which each can run, and its own."""
+"""Jobs that a plan decides about: the nodes on which each can run, and where it runs now."""
 
 from typing import NamedTuple
 
 from policies.contract.plan import training_run
 from policies.contract.snapshot import Running
-from policies.placement.layout import Request
+from policies.placement.layout import DeviceSet, NodeSet, Request
 from policies.placement.plan_builder import PlanBuilder
 
 
 class Seat(NamedTuple):
-    """Devices (a set) of a node on which a job runs now and may go on."""
+    """Devices of a node on which a job runs now and may go on."""
 
     node: int
-    devices: int
+    devices: DeviceSet
 
     @property
     def gpus(self) -> int:
@@ -21,17 +21,24 @@ class Seat(NamedTuple):
 
 
 class RunnableJobs:
-    """Jobs of a plan that can run on some node, by row.
+    """Jobs of a plan that can run on one node, by row of the snapshot.
 
-    `least`: fewest GPUs on which a job can run; `runs`, `seats`: of running jobs.
+    `least`: fewest GPUs on which each can run; `steps`: left to it. Of running jobs that may go on
+    where they are: `runs`, and `seats`.
     """
 
     def __init__(self, plan: PlanBuilder) -> None:
-        self.plan, self.layout = plan, plan.state.layout
+        self.plan = plan
+        self.layout = plan.state.layout
         self.columns = plan.snapshot.jobs.columns
-        decided, options = plan.decided, plan.options
-        rows = [row for row in range(len(self.columns.ids)) if row not in decided]
-        self.least = {row: min(o.gpus for o in options.of(row)) for row in rows if options.of(row)}
+        decided = plan.decided
+        self.least: dict[int, int] = {}
+        for row in range(len(self.columns.ids)):
+            if row in decided:
+                continue
+            options = plan.options.of(row)
+            if options:
+                self.least[row] = min(option.gpus for option in options)
         self.steps: list[float] = self.columns.numbers["remaining_steps"].tolist()
         self.arrival_s: list[float] = self.columns.numbers["arrival_s"].tolist()
         self.runs: dict[int, Running] = {}
@@ -39,19 +46,23 @@ class RunnableJobs:
         for row in self.least:
             self._find_seat(row)
 
-    def nodes(self, row: int, gpus: int) -> int:
+    def nodes(self, row: int, gpus: int) -> NodeSet:
         """Return the open nodes on which a job could have `gpus` GPUs if empty."""
-        return sum(o.nodes for o in self.plan.options.of(row) if o.gpus == gpus)
+        # Options of equal GPUs have no node in common: the sum of their sets is the union.
+        options = self.plan.options.of(row)
+        return sum(option.nodes for option in options if option.gpus == gpus)
 
     def request(self, row: int, gpus: int) -> Request:
-        """Return the request of so many GPUs of one node."""
-        return next(o.request for o in self.plan.options.of(row) if o.gpus == gpus)
+        """Return the request of so many GPUs of one node. Raises StopIteration if it has none."""
+        options = self.plan.options.of(row)
+        return next(option.request for option in options if option.gpus == gpus)
 
     def rate(self, row: int, gpus: int, node: int) -> float:
         """Return a job's steps/s alone on so many GPUs of a node; 0 if it cannot run there."""
-        options = self.plan.options.of(row)
-        found = (o.steps_per_s for o in options if o.gpus == gpus and o.nodes >> node & 1)
-        return next(found, 0.0)
+        for option in self.plan.options.of(row):
+            if option.gpus == gpus and option.nodes >> node & 1:
+                return option.steps_per_s
+        return 0.0
 
     def launch_s(self, row: int) -> float:
         """Return the seconds from a job's launch to its first step."""
@@ -62,6 +73,7 @@ class RunnableJobs:
         return self.layout.classes[self.layout.class_of[node]].gpu_type
 
     def _find_seat(self, row: int) -> None:
+        """Note a job's run and seat if it runs on one node and may go on there."""
         run = training_run(self.columns.others["running"][row])
         if run is None or run.copy != 0 or len(run.ranks) != 1:
             return
@@ -71,4 +83,5 @@ class RunnableJobs:
             return
         seat = Seat(node, self.layout.bits(node, rank.devices))
         if seat.gpus == len(rank.devices) and not seat.devices & ~self.plan.state.idle[node]:
-            self.runs[row], self.seats[row] = run, seat
+            self.runs[row] = run
+            self.seats[row] = seat

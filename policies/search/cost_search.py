@@ -19,12 +19,12 @@ from policies.search.rollout import orders, rents, rollout_data
 class CostSearch:
     """Least cost of energy, tardiness and waiting by a search over rollouts of the whole queue.
 
-    A rollout schedules all jobs in an order on the GPUs' release times, each where and when it
-    costs least, and adds up energy, tardiness and waiting. The search starts from several orders
-    (least slack per run time, due date, apparent tardiness cost, weight over run time), with and
-    without the running jobs staying, at several prices for occupied GPUs; a local search moves
-    jobs, sets configurations and stops running jobs. Jobs that start at once in the best schedule
-    are the decision.
+    A rollout schedules all jobs in some order, each where and when it costs least after the jobs
+    before it, and adds up energy, tardiness and waiting. The search starts from several orders
+    (apparent tardiness cost, weight over run time, pressure, due date), with and without the
+    running jobs staying, at several prices for occupied GPUs. A local search then moves jobs in the
+    order, sets configurations and stops running jobs. The plan is what the best schedule starts at
+    once.
     """
 
     moves: int = parameter(200, "most steps of the local search", minimum=0, maximum=1_000_000)
@@ -81,22 +81,31 @@ class CostSearch:
 
 
 def starting_now(nodes: Ints, found: Found) -> Solution:
-    """Return the immediate starts of a schedule, by the problem's node numbers."""
-    now = found.start_s == 0.0
-    node = np.where(now, nodes[np.where(now, found.node, 0)], NONE)
-    return Solution(node, np.where(now, found.config, NONE))
+    """Return the immediate starts of a schedule.
+
+    `nodes` int64[N]: the problem's number of each node of the schedule.
+    """
+    starts_now = found.start_s == 0.0
+    node = nodes[np.where(starts_now, found.node, 0)]
+    return Solution(
+        node=np.where(starts_now, node, NONE), config=np.where(starts_now, found.config, NONE)
+    )
 
 
 def starting_later(problem: Problem, nodes: Ints, found: Found) -> dict[int, Expected]:
-    """Return, by row of the snapshot, the starts of a schedule after now."""
-    later = np.flatnonzero((found.start_s > 0.0) & np.isfinite(found.start_s))
-    config, now_s = found.config[later], problem.snapshot.now_s
-    start_s = now_s + found.start_s[later]
-    end_s = start_s + problem.launch_s[later] + problem.run_s[later, config]
-    names = [problem.nodes[n].id for n in nodes[found.node[later]].tolist()]
-    columns = (problem.rows[later], start_s, end_s, problem.config_gpus[config])
-    return {
-        row: Expected(start, end if end <= LAST_S else None, (name,), gpus)
-        for row, start, end, gpus, name in zip(*(c.tolist() for c in columns), names, strict=True)
-        if start <= LAST_S
-    }
+    """Return, by row of the snapshot, the starts of a schedule after now; `nodes` as above."""
+    later: dict[int, Expected] = {}
+    for job in np.flatnonzero((found.start_s > 0.0) & np.isfinite(found.start_s)).tolist():
+        config = int(found.config[job])
+        start_s = problem.snapshot.now_s + float(found.start_s[job])
+        if start_s > LAST_S:
+            continue
+        end_s = start_s + float(problem.launch_s[job]) + float(problem.run_s[job, config])
+        node = problem.nodes[nodes[found.node[job]]].id
+        later[int(problem.rows[job])] = Expected(
+            start_s,
+            end_s if end_s <= LAST_S else None,
+            (node,),
+            int(problem.config_gpus[config]),
+        )
+    return later

@@ -35,8 +35,8 @@ def search(
 ) -> tuple[Ints, Ints, float, float]:
     """Return the best of deterministic runs over `orders` and randomised ones around the first.
 
-    Values: node and configuration of every job, int64[E], -1 where postponed; then f of the best
-    and of the first run, both without the total postponement cost.
+    Values: node and configuration of every job, int64[E], -1 where postponed; then f (`Objective`)
+    of the best and of the first run, both less the cost of postponing all jobs.
 
     `orders` int64[S, E]: queues of jobs. `least` int64[S, C, E + 1]: fewest GPUs usable by a job
     from a position of a queue on. `rate`, `swap` in [0, 1]: see `pick_rank` and `swaps`. `alpha`:
@@ -70,7 +70,8 @@ def improve(
 ) -> tuple[float, float]:
     """Do the constructions of `search`; the best one is left in `node` and `config`.
 
-    Returns f of the best and of the first one. `rng` int64[1]: state of the random numbers.
+    Returns f of the best and of the first one, as `search`. `rng` int64[1]: state of the random
+    numbers.
     """
     best = np.inf
     first = np.inf
@@ -113,12 +114,13 @@ def construct(
     alpha: float,
     rng: Ints,
 ) -> tuple[float, int]:
-    """Construct once over the queue `order`: (f without the total postponement cost, jobs placed).
+    """Construct once over the queue `order`; return (f, number of placed jobs).
 
-    Without `rate` and `swap` it is deterministic. A job tries a configuration that is drawn, then
-    the others in its order of preference; on its own node if it runs there so, else by best fit. In
-    mode paper a job may swap with several neighbours. In mode coded only the pairs (1, 2), (3, 4)
-    and so on swap, and a configuration stands for all of its GPU type: see `find_alike`.
+    f is less the cost of postponing all jobs. Without `rate` and `swap` the construction is
+    deterministic. A job tries a configuration that is drawn, then the others in its order of
+    preference: on its own node if it runs there so, else by best fit. In mode paper a job may swap
+    with several neighbours. In mode coded only the pairs (1, 2), (3, 4) and so on swap, and a
+    configuration stands for all of its GPU type: see `find_alike`.
     """
     # Locals, because reading a field of a tuple in a loop costs more than the work itself.
     free, first, after, before = state.free, state.first, state.after, state.before

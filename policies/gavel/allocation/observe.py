@@ -23,11 +23,11 @@ PLAIN = GroupingOptions()
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """Job classes of a snapshot, and the cluster without the jobs that take part (`state`).
+    """Snapshot as a share policy sees it.
 
-    Left out are jobs that wait whatever the capacity (`waiting`, by row) and those that stay on
-    closed nodes (`pinned`). `fallback`: by row, placements on draining nodes if there is no room
-    elsewhere.
+    `classes`: of the jobs that take part. `state`: the cluster without them. `waiting`: by row,
+    jobs that wait whatever the capacity. `pinned`: jobs that stay on nodes that take nothing new.
+    `fallback`: by row, placements of jobs on draining nodes, if there is no room elsewhere.
     """
 
     snapshot: Snapshot
@@ -40,6 +40,7 @@ class Observed:
 
     @property
     def problem(self) -> AllocationProblem:
+        """The allocation problem of the classes."""
         return self.classes.problem
 
     def number(self, name: str) -> Floats:
@@ -49,7 +50,7 @@ class Observed:
 
 
 def observe(snapshot: Snapshot, options: GroupingOptions = PLAIN) -> Observed:
-    """Return what a snapshot has to share, with `gpus_min` GPUs for each job.
+    """Observe a snapshot for a share policy; each job has `gpus_min` GPUs.
 
     A job of weight 0, or that can run nowhere now, is in no class and gets leftover GPUs.
     """
@@ -65,25 +66,26 @@ def observe(snapshot: Snapshot, options: GroupingOptions = PLAIN) -> Observed:
 def _outside(
     snapshot: Snapshot, waiting: Mapping[int, Waiting], state: ClusterState
 ) -> tuple[tuple[CurrentPlacement, ...], Mapping[int, CurrentPlacement]]:
-    """Return the jobs that stay on closed nodes, and those that may if need be.
+    """Return `Observed.pinned` and `fallback`; what the former hold is taken from `state`.
 
-    The former are taken from `state`. A launch that stays on open nodes takes part: it has its
-    share, on its own devices; unless no share is of such GPUs.
+    A launch within its least run time on open nodes takes part, and keeps its devices. It is pinned
+    only if it runs on other GPUs than those that shares are of.
     """
     if state.open == EVERY and not snapshot.jobs.columns.numbers["min_run_s"].any():
         return (), {}
     pinned, fallback = current_placements(snapshot, waiting, never_touch=False, state=state)
-    nodes, outside = snapshot.node_by_id, []
+    nodes = snapshot.node_by_id
+    outside = []
     for stay in pinned:
         is_open = all(nodes[rank.node].takes_training for rank in stay.run.ranks)
-        if is_open and _has_share(snapshot, stay):
+        if is_open and _can_have_share(snapshot, stay):
             state.release(stay.allocation)
         else:
             outside.append(stay)
     return tuple(outside), fallback
 
 
-def _has_share(snapshot: Snapshot, stay: CurrentPlacement) -> bool:
+def _can_have_share(snapshot: Snapshot, stay: CurrentPlacement) -> bool:
     """Return True if a job runs on the GPUs that shares are of: `gpus_min` of one type."""
     gpus = sum(len(rank.devices) for rank in stay.run.ranks)
     types = {snapshot.node_by_id[rank.node].gpu_type for rank in stay.run.ranks}

@@ -54,7 +54,7 @@ class GroupRequests:
         self._admitting: dict[tuple[int, int], NodeSet] = {}
 
     def alternatives(self, job: int, column: int) -> Sequence[Request]:
-        """Return a job's alternatives on a column: one node if it runs on one, else several."""
+        """Return a job's alternatives on a column: one node if it can run on one, then several."""
         group = self.group_of[job]
         on_one_node = self._one_node_columns[column]
         if on_one_node is None:
@@ -66,6 +66,7 @@ class GroupRequests:
         return self._alternatives[key]
 
     def _requests(self, job: int, column: int, *, runs_on_one: bool) -> list[Request]:
+        """Return the requests of `alternatives`."""
         group = self.classes.groups[self.group_of[job]]
         target = self.observed.problem.columns[column]
         types = (target.gpu_type,)

@@ -33,7 +33,10 @@ DEGENERATE = 40
 """Steps without gain after which Bland's rule chooses, which never cycles."""
 
 SMALLEST_PIVOT = 1e-9
+"""Largest element of the tableau that counts as 0."""
+
 SMALLEST_GAIN = 1e-11
+"""Largest reduced cost that counts as 0."""
 
 STEPS_PER_ROW = 50
 """Most simplex steps per row; more are a failure, and the caller asks another solver."""
@@ -101,16 +104,17 @@ def filled(
     float64[K, C]: rise of a class's level with its time there. `priced`: see `fill`. The others are
     as in `AllocationProblem`, of these classes.
     """
-    place, column, table, value, begin = tableau(rates, worth, count, scale, usage, gpus)
+    class_of, column_of, table, value, begin = tableau(rates, worth, count, scale, usage, gpus)
     classes = len(count)
-    variables = len(place)
+    variables = len(class_of)
     basis = variables + np.arange(len(value))
     level_slacks = basis[len(value) - classes :].copy()
     level = fill(table, value, basis, level_slacks, begin, priced)
     time = np.zeros(rates.shape)
     for row in range(len(value)):
-        if basis[row] < variables:
-            time[place[basis[row]], column[basis[row]]] = value[row]
+        variable = basis[row]
+        if variable < variables:
+            time[class_of[variable], column_of[variable]] = value[row]
     return level, time
 
 
@@ -118,24 +122,24 @@ def filled(
 def tableau(
     rates: Floats, worth: Floats, count: Ints, scale: Ints, usage: Floats, gpus: Floats
 ) -> tuple[Ints, Ints, Floats, Floats, Ints]:
-    """Return the tableau in the basis of its slacks, and the meaning of its variables.
+    """Return (class of each variable, its column, table, value, begin), in the basis of the slacks.
 
-    (class and column of each variable; table, value; `begin` int64[K]: for each class the variable
-    that is worth most). Rows: time of a class on all columns <= count; GPUs of a type <= N; z -
-    worth of a class's time + slack = 0.
+    A variable is the time of a class on a column where it runs. `begin` int64[K]: the variable of
+    each class that is worth most. Rows: time of a class on all columns <= count; GPUs of a type <=
+    N; z - worth of a class's time + slack = 0.
     """
     classes = len(count)
     types = len(gpus)
-    place, column = np.nonzero(rates > 0.0)
-    variables = len(place)
+    class_of, column_of = np.nonzero(rates > 0.0)
+    variables = len(class_of)
     rows = 2 * classes + types
     table = np.zeros((rows, variables + rows + 1))
     value = np.zeros(rows)
     begin = np.zeros(classes, dtype=np.int64)
     most_worth = np.full(classes, -1.0)
     for variable in range(variables):
-        k = place[variable]
-        c = column[variable]
+        k = class_of[variable]
+        c = column_of[variable]
         table[k, variable] = 1.0
         for t in range(types):
             table[classes + t, variable] = usage[t, c] * scale[k]
@@ -148,7 +152,7 @@ def tableau(
     table[classes + types :, -1] = 1.0
     value[:classes] = count
     value[classes : classes + types] = gpus
-    return place, column, table, value, begin
+    return class_of, column_of, table, value, begin
 
 
 @compiled
