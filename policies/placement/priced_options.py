@@ -86,7 +86,7 @@ class JobRequests:
         that are allowed.
         """
         others = self.columns.others
-        largest = max((of_class.size for of_class in self.layout.classes), default=1)
+        largest = max([1, *[of_class.size for of_class in self.layout.classes]])
         fewest_nodes = max(2, ceil(gpus / largest))
         requests = []
         for nodes in range(fewest_nodes, gpus + 1):

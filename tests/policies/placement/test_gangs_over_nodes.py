@@ -18,6 +18,8 @@ from policies.contract.snapshot import (
     RankPlacement,
     Running,
     Snapshot,
+    Source,
+    Throughput,
 )
 from policies.contract.validation import validate_plan
 from policies.host import registry
@@ -126,6 +128,15 @@ def test_closed_nodes_that_could_hold_a_gang_are_named(name: str) -> None:
 @every_spreading_policy
 def test_a_gang_larger_than_all_nodes_is_told_so(name: str) -> None:
     snapshot = two_nodes_of_two(a_gang(gpus=5))
+    (waiting,) = explained(decide(name, snapshot), snapshot)
+    assert waiting.code is WaitCode.NO_NODE_FITS
+
+
+@every_spreading_policy
+def test_a_gang_on_a_cluster_without_gpus_is_told_so(name: str) -> None:
+    over_nodes = Throughput("V100", 2, 1.0, Source.MEASURED, spread=True)
+    kind = a_kind("k", throughputs=(over_nodes,))
+    snapshot = a_snapshot([a_node("n1", "", gpus=0)], [a_gang(gpus=2)], [kind])
     (waiting,) = explained(decide(name, snapshot), snapshot)
     assert waiting.code is WaitCode.NO_NODE_FITS
 
