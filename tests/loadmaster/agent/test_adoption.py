@@ -144,7 +144,7 @@ def test_an_agent_leaves_its_jobs_running_and_keeps_its_files_private(
 
 
 @pytest.mark.root
-def test_a_launch_keeps_its_cgroup_over_a_killed_agent_and_ends_with_it(
+def test_a_cgroup_outlives_a_killed_agent_and_ends_with_its_job(
     server: FakeServer, agents: tuple[str, Path]
 ) -> None:
     address, state = agents

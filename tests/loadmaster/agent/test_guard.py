@@ -419,7 +419,7 @@ def test_a_cgroup_that_is_gone_is_not_the_commands_fault(tmp_path: Path) -> None
     assert ended["error"].startswith("the job's cgroup cannot be joined: ")
 
 
-def test_a_cgroup_that_takes_no_process_is_not_the_commands_fault(tmp_path: Path) -> None:
+def test_a_failed_join_is_not_the_commands_fault(tmp_path: Path) -> None:
     ended = Guarded(tmp_path / "run", python("print('ran')"), cgroups=["/dev/full"]).end()
     assert not ended["started"]
     assert ended["error"] == "the job's process cannot join its cgroup or become its user"

@@ -70,7 +70,7 @@ def test_an_agent_that_is_told_to_leave_waits_no_longer(tmp_path: Path) -> None:
     former.close()
 
 
-def test_an_agent_that_can_make_no_cgroups_says_so_and_claims_no_limits(
+def test_an_agent_without_cgroups_claims_no_limits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*_: object) -> Cgroups:

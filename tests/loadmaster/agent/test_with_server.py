@@ -187,7 +187,7 @@ def test_of_two_agents_with_one_state_folder_the_first_gives_up(
 
 
 @pytest.mark.root
-def test_a_job_killed_in_its_cgroup_for_memory_learns_the_field_to_raise(tmp_path: Path) -> None:
+def test_a_job_killed_for_memory_learns_the_field_to_raise(tmp_path: Path) -> None:
     with own_cgroups() as groups:
         site = NodeSite(a_site_cluster(), tmp_path, runtime=partial(runtime_with_cgroups, groups))
         try:

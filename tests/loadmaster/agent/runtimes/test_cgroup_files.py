@@ -104,7 +104,7 @@ def test_without_mounted_trees_there_are_none(proc: Path) -> None:
     ],
     ids=["root", "delegated unit", "neither"],
 )
-def test_groups_lie_below_the_topmost_group_that_the_agent_may_write(
+def test_groups_lie_below_the_agents_topmost_writable_group(
     proc: Path, monkeypatch: pytest.MonkeyPatch, writable: list[str], topmost: str | None
 ) -> None:
     root = record(proc, UNIFIED, "memory\n")
@@ -116,9 +116,7 @@ def test_groups_lie_below_the_topmost_group_that_the_agent_may_write(
     assert topmost_writable(tree) == (None if topmost is None else root / topmost)
 
 
-def test_a_machine_without_cgroups_says_why_each_resource_is_not_limited(
-    proc: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_without_cgroups_says_why(proc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroups, "PROC", proc)
     with pytest.raises(NoCgroupsError, match="memory: the controller memory is not mounted; "):
         working_cgroups("m1", tuple(Resource))
@@ -198,7 +196,7 @@ def test_limits_are_written_as_each_version_takes_them(
     assert written == LIMITED[version.number]
 
 
-def test_a_kernel_without_an_account_of_swap_gets_no_limit_of_it(
+def test_a_kernel_without_swap_accounts_gets_no_swap_limit(
     recorded: tuple[Version, Path, Cgroups],
 ) -> None:
     _, group, groups = recorded
@@ -235,7 +233,7 @@ def test_use_leaves_out_file_cache_that_can_be_dropped(
     assert groups.use("lm-a-1") == GroupUse(cpu_s=2.5, throttled_s=1.5, memory=4_000_000)
 
 
-def test_a_group_that_is_gone_has_no_use_and_no_limit(
+def test_a_removed_group_has_no_use_and_no_limit(
     recorded: tuple[Version, Path, Cgroups],
 ) -> None:
     _, _, groups = recorded

@@ -64,7 +64,7 @@ def test_an_agent_with_cgroups_says_what_it_limits(site: GroupedSite) -> None:
     assert limits_of(("process", *site.runtime.features)) == ("memory", "processes", "cores")
 
 
-def test_a_job_that_takes_more_memory_than_it_asked_for_is_killed(site: GroupedSite) -> None:
+def test_a_job_above_its_memory_is_killed(site: GroupedSite) -> None:
     run = site.start(*python(ALLOCATES), memory_gb=0.1)
     ended = site.end_of(run)
     assert (ended.oom, ended.exit_code, site.output(run)) == (True, -signal.SIGKILL, "")
@@ -76,7 +76,7 @@ def test_a_job_within_its_memory_is_not_killed(site: GroupedSite) -> None:
     assert (site.end_of(run).exit_code, site.output(run)) == (0, f"held {MEGABYTES}000000\n")
 
 
-def test_a_child_killed_for_memory_is_the_reason_of_the_jobs_failure(site: GroupedSite) -> None:
+def test_a_child_killed_for_memory_explains_the_jobs_failure(site: GroupedSite) -> None:
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {ALLOCATES!r}]); exit(3)"
     ended = site.end_of(site.start(*python(code), memory_gb=0.1))
     assert (ended.oom, ended.exit_code) == (True, 3)
@@ -103,7 +103,7 @@ def test_a_fork_bomb_stays_within_its_processes_and_ends(site: GroupedSite) -> N
     assert not any(path.exists() for path in paths_of(site, run))
 
 
-def test_a_job_gets_the_cores_that_it_asked_for_and_no_more(site: GroupedSite) -> None:
+def test_a_job_is_throttled_at_its_cores(site: GroupedSite) -> None:
     run = site.start(*python(BURNS), cores=0.2)
     assert site.groups.cores(run.name) == 0.2
     until(lambda: throttled_s(site, run) > 0.3, within_s=PATIENCE_S)
@@ -124,7 +124,7 @@ def throttled_s(site: GroupedSite, run: RunId) -> float:
     return use.throttled_s if use else 0.0
 
 
-def test_a_detached_process_is_in_the_group_and_the_guard_is_not(site: GroupedSite) -> None:
+def test_a_detached_process_is_in_the_group_without_the_guard(site: GroupedSite) -> None:
     run = site.start(*python(DETACHES))
     until(lambda: site.output(run), within_s=PATIENCE_S)
     job = site.runtime.folder(run) / "job.json"
@@ -152,7 +152,7 @@ def test_the_group_ends_with_the_launch(site: GroupedSite) -> None:
     assert not any(path.exists() for path in paths)
 
 
-def test_the_next_agent_removes_left_groups_and_keeps_those_of_live_runs(
+def test_the_next_agent_removes_groups_of_ended_runs_alone(
     site: GroupedSite,
 ) -> None:
     live = site.start(*SLEEP, name="live")
@@ -198,7 +198,7 @@ def test_only_the_wanted_resources_are_limited(tmp_path: Path) -> None:
             assert site.groups.cores(run.name) is None
 
 
-def test_a_quota_is_changed_and_read_back_while_the_job_runs(site: GroupedSite) -> None:
+def test_a_quota_changes_and_is_read_back_during_the_run(site: GroupedSite) -> None:
     run = site.start(*python(BURNS), cores=4.0)
     assert site.runtime.quota(run) == 4.0
     before_s = throttled_s(site, run)
@@ -207,7 +207,7 @@ def test_a_quota_is_changed_and_read_back_while_the_job_runs(site: GroupedSite) 
     until(lambda: throttled_s(site, run) > before_s + 0.3, within_s=PATIENCE_S)
 
 
-def test_a_job_without_a_limit_gets_a_quota_while_it_runs(site: GroupedSite) -> None:
+def test_an_unlimited_job_gets_a_quota_during_the_run(site: GroupedSite) -> None:
     run = site.start(*SLEEP)
     assert site.runtime.quota(run) is None
     site.runtime.set_quota(run, 1.5)

@@ -87,7 +87,7 @@ def test_limits_are_the_jobs_own(site: Site) -> None:
     )
 
 
-def test_a_quota_is_changed_and_read_back_while_the_job_runs(site: Site) -> None:
+def test_a_quota_changes_and_is_read_back_during_the_run(site: Site) -> None:
     run = site.launch(a_docker_spec(command=SLEEPER, cores=1.5))
     until(lambda: site.runtime.quota(run) == 1.5)
     site.runtime.set_quota(run, 0.25)
@@ -106,7 +106,7 @@ def test_the_next_agent_reads_the_quota_in_force(site: Site) -> None:
     another.close()
 
 
-def test_a_job_at_its_quota_shows_the_time_that_is_withheld(site: Site) -> None:
+def test_a_job_at_its_quota_shows_withheld_time(site: Site) -> None:
     run = site.launch(a_docker_spec(command=sh("while :; do :; done"), cores=0.2))
     until(lambda: getattr(site.runtime.usage(run), "throttled_cores", 0.0) > 0.1, within_s=30)
 

@@ -46,7 +46,7 @@ def site_of_sandbox(state: Path) -> Iterator[Site]:
 
 
 @needs_root
-def test_a_job_of_a_teams_user_cannot_change_or_leave_its_group(site: GroupedSite) -> None:
+def test_a_teams_job_cannot_change_or_leave_its_group(site: GroupedSite) -> None:
     run = site.start("/bin/sh", "-c", STRANGER, "sh", "lm-a1-1", memory_gb=0.2, cores=0.5)
     assert site.end_of(run).exit_code == 0, site.output(run)
     groups, *words = site.output(run).split()
@@ -55,7 +55,7 @@ def test_a_job_of_a_teams_user_cannot_change_or_leave_its_group(site: GroupedSit
 
 
 @needs_root
-def test_a_job_of_a_teams_user_is_in_its_group_from_its_first_command(site: GroupedSite) -> None:
+def test_a_teams_job_is_in_its_group_at_once(site: GroupedSite) -> None:
     run = site.start("/bin/sh", "-c", "cat /proc/self/cgroup; echo read; sleep 60")
     until(lambda: "read" in site.output(run), within_s=PATIENCE_S)
     assert site.output(run).count(run.name) >= len(CONTROLLERS)
@@ -64,7 +64,7 @@ def test_a_job_of_a_teams_user_is_in_its_group_from_its_first_command(site: Grou
 
 
 @needs_root
-def test_a_job_of_a_teams_user_that_takes_too_much_memory_is_killed(site: GroupedSite) -> None:
+def test_a_teams_job_above_its_memory_is_killed(site: GroupedSite) -> None:
     command = ("/bin/dd", "if=/dev/zero", "of=/dev/null", "bs=300M", "count=1")
     assert site.end_of(site.start(*command, memory_gb=0.1)).oom
 
