@@ -84,14 +84,30 @@ class AnyType:
         return self._choices[key]
 
     def _make(self, row: int) -> list[Choice]:
+        """Return the requests of a job, as `_of`, without looking them up."""
+        # 1. One node, of any type on which the speed is known.
         options = self.plan.options
-        least = int(self.plan.snapshot.jobs.columns.counts["gpus_min"][row])
+        columns = self.plan.snapshot.jobs.columns
+        least = int(columns.counts["gpus_min"][row])
         on_one_node: NodeSet = 0
         choices: list[Choice] = []
         for option in options.within(self.plan.state.cap_mw, row):
             if option.gpus == least:
                 on_one_node |= option.nodes
                 choices = [Choice(option.request, on_one_node)]
-        spread = [option for option in options.spread(row) if option.gpus == least > 1]
+        if least < 2:
+            return choices
+
+        # 2. Nodes of one type, or of several for a job that may mix them.
+        spread = [option for option in options.spread(row) if option.gpus == least]
         spread.sort(key=lambda option: lowest(option.nodes))
-        return choices + [Choice(option.request, option.nodes) for option in spread]
+        is_wide = options.requests.is_wide(row)
+        for option in spread:
+            types = option.request.types
+            if is_wide or options.speeds.alone(columns.kinds[row], types, least) > 0.0:
+                choices.append(Choice(option.request, option.nodes))
+                continue
+            # The request could be met by one node, on which the speed is not known.
+            for request in options.requests.spread(row, least, types):
+                choices.append(Choice(request, option.nodes))
+        return choices

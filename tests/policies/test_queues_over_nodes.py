@@ -33,6 +33,20 @@ def a_one_gpu_cluster(*jobs: JobView, **fields: Any) -> Snapshot:
     return a_snapshot([a_node("v1", "V100", 1)], jobs, [KIND], **fields)
 
 
+@pytest.mark.parametrize("name", ["tiresias", "yarn_cs"])
+def test_a_job_of_unknown_speed_on_one_node_is_spread(name: str) -> None:
+    nodes = [a_node("n1", gpus=2), a_node("n2", gpus=2)]
+    snapshot = a_snapshot(nodes, [a_gang("j", 2)], [a_kind("k", {("V100", 1): 1.0})])
+    assert placed(decide(name, snapshot)) == {"j": {"n1", "n2"}}
+
+
+@pytest.mark.parametrize("name", ["tiresias", "yarn_cs"])
+def test_a_job_of_unknown_speed_waits_beside_one_node(name: str) -> None:
+    kind = a_kind("k", {("V100", 1): 1.0})
+    snapshot = a_snapshot([a_node("n1", gpus=2)], [a_gang("j", 2)], [kind])
+    assert [entry.job for entry in decide(name, snapshot).waiting] == ["j"]
+
+
 # ---- tiresias
 
 
