@@ -1,7 +1,7 @@
 """Rescheduling events, which ask for a round; one round answers all pending ones.
 
 After an event a hint is sent: a task that makes a worker look for events at once. The reconciler
-finds events whose hint was lost.
+finds events whose hint was lost. While a hint is pending, further events send none.
 """
 
 import logging
@@ -36,7 +36,7 @@ def request_reschedule(
     event = RescheduleEvent.objects.create(
         cluster=cluster, reason=reason, job_id=job.pk if job else None, node=node
     )
-    transaction.on_commit(lambda: _hint(cluster.pk), robust=True)
+    transaction.on_commit(lambda: _send_hint(cluster.pk), robust=True)
     return event
 
 
@@ -46,13 +46,13 @@ def request_reschedules(cluster: Cluster, reason: Reason, jobs: Iterable[Model])
         RescheduleEvent,
         (RescheduleEvent(cluster=cluster, reason=reason, job_id=job.pk) for job in jobs),
     )
-    transaction.on_commit(lambda: _hint(cluster.pk), robust=True)
+    transaction.on_commit(lambda: _send_hint(cluster.pk), robust=True)
 
 
 def note_nodes_joined(nodes: Iterable[tuple[int, UUID]]) -> None:
     """Write events of nodes that may get work again, and send a hint for each cluster on commit.
 
-    `nodes`: primary keys of cluster and node.
+    `nodes`: pairs of the cluster's and the node's primary key.
     """
     joined = list(nodes)
     RescheduleEvent.objects.bulk_create(
@@ -60,38 +60,30 @@ def note_nodes_joined(nodes: Iterable[tuple[int, UUID]]) -> None:
         for cluster, node in joined
     )
     for cluster in sorted({cluster for cluster, _ in joined}):
-        transaction.on_commit(partial(_hint, cluster), robust=True)
+        transaction.on_commit(partial(_send_hint, cluster), robust=True)
 
 
 def hint_arrived(cluster_id: int) -> None:
-    """Note that a worker looks for events now: later events need a new hint."""
+    """Note that a worker looks for events now, so no hint is pending: later events send one."""
     forget(_hint_key(cluster_id), _backoff_key(cluster_id))
 
 
-def forget(*keys: str) -> None:
-    """Forget earlier calls of `is_first` with these keys: the next one is the first again."""
-    try:
-        cache.delete_many(keys)
-    except (RedisError, OSError) as error:
-        log.warning("the cache is away, so hints of the next second may be left out: %s", error)
-
-
 def hint_after(cluster_id: int, backoff_s: float) -> None:
-    """Send a hint that arrives after the cluster's backoff; events until then send none."""
+    """Send a hint that arrives in `backoff_s` seconds; events until then send none."""
     lives_s = max(HINT_LIVES_S, math.ceil(backoff_s))
     if is_first(_backoff_key(cluster_id), lives_s):
-        is_first(_hint_key(cluster_id), lives_s)  # counts as pending until it arrives
+        is_first(_hint_key(cluster_id), lives_s)  # the hint is pending until it arrives
         _send_round_task(cluster_id, countdown=backoff_s)
 
 
-def _hint(cluster_id: int) -> None:
+def _send_hint(cluster_id: int) -> None:
     """Send a hint, unless one is pending."""
     if is_first(_hint_key(cluster_id), HINT_LIVES_S):
         _send_round_task(cluster_id)
 
 
 def _send_round_task(cluster_id: int, countdown: float | None = None) -> None:
-    """Send the task of a round, to run after `countdown` seconds."""
+    """Send the task of a round, to run after `countdown` seconds; None: at once."""
     try:
         current_app.send_task(ROUND_TASK, (cluster_id,), countdown=countdown)
     except OperationalError as error:
@@ -99,12 +91,23 @@ def _send_round_task(cluster_id: int, countdown: float | None = None) -> None:
 
 
 def is_first(key: str, lives_s: int) -> bool:
-    """Return True for the first call with a key in `lives_s` seconds, or since `forget`."""
+    """Return True for the first call with a key in `lives_s` seconds, or since `forget`.
+
+    Without the cache every call is the first.
+    """
     try:
         return bool(cache.add(key, 1, lives_s))
     except (RedisError, OSError) as error:
         log.warning("the cache is away, so every event sends a hint: %s", error)
         return True
+
+
+def forget(*keys: str) -> None:
+    """Forget earlier calls of `is_first` with these keys, so that the next one is the first."""
+    try:
+        cache.delete_many(keys)
+    except (RedisError, OSError) as error:
+        log.warning("the cache is away, so hints of the next second may be left out: %s", error)
 
 
 def _hint_key(cluster_id: int) -> str:

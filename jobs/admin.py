@@ -78,7 +78,7 @@ class SecretForm(PlainModelForm):
 class SecretAdmin(OperatorAdmin):
     form = SecretForm
     audited_by_service = True
-    unhistoried = ("value",)
+    kept_out_of_history = ("value",)
     list_display = ("team", "name", "updated_at")
     list_filter = ("team",)
 

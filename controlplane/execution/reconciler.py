@@ -32,7 +32,7 @@ from controlplane.execution.silence import (
     NODE_COLUMNS,
     OFFER_COLUMNS,
     Silence,
-    Still,
+    StillRow,
     look,
     stamp_of,
 )
@@ -141,7 +141,7 @@ def _end_sessions(silence: Silence) -> int:
     return sum(map(partial(_end_session, due), nodes.order_by("pk")[:AT_ONCE]))
 
 
-def _end_session(due: Mapping[UUID, Still], node: Node) -> bool:
+def _end_session(due: Mapping[UUID, StillRow], node: Node) -> bool:
     if stamp_of(node, NODE_COLUMNS) != due[node.pk].stamp:
         return False
     return bool(_as_read(node).update(session_expires_at=None))
@@ -157,7 +157,7 @@ def _lose_nodes(silence: Silence, clock: Intervals) -> int:
     )
 
 
-def _lose_node(due: Mapping[UUID, Still], node: Node) -> bool:
+def _lose_node(due: Mapping[UUID, StillRow], node: Node) -> bool:
     if stamp_of(node, NODE_COLUMNS) != due[node.pk].stamp:
         return False
     with bound(node=node.pk), transaction.atomic():
@@ -259,7 +259,7 @@ def _keys(found: QuerySet[Assignment]) -> Iterable[UUID]:
 
 
 def _each(
-    due: Mapping[UUID, Still],
+    due: Mapping[UUID, StillRow],
     columns: Iterable[str],
     allowed: Q,
     act: Callable[[Assignment], bool],

@@ -1,13 +1,13 @@
-"""Silence: nodes, leases and offers that this machine has watched stand still, and for how long.
+"""How long this machine has seen nodes, leases and offers unchanged.
 
-A heartbeat changes the stamps of its node and of the leases it renews. Wall times select which rows
-are worth watching and never decide: rows of the last heartbeats are left out.
+A heartbeat changes the stamps of its node and of the leases it renews. Wall clocks only choose
+which rows to watch: all but those of the last heartbeats. They never decide how long one is silent.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from django.db.models import Q
@@ -32,8 +32,11 @@ def stamp_of(row: Node | Assignment, columns: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Still:
-    """Stamp of a row that has stood still for `still_s`; `lease_s` as it was last given."""
+class StillRow:
+    """Row whose stamp has not changed for `still_s` seconds.
+
+    `lease_s`: length of the lease that it was last given.
+    """
 
     stamp: str
     still_s: float
@@ -42,45 +45,56 @@ class Still:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Rows that have stood still, by primary key."""
+    """Watched rows by primary key, with the time for which each has been silent."""
 
-    nodes: Mapping[UUID, Still] = field(default_factory=dict)
-    leases: Mapping[UUID, Still] = field(default_factory=dict)
-    offers: Mapping[UUID, Still] = field(default_factory=dict)
+    nodes: Mapping[UUID, StillRow] = field(default_factory=dict)
+    leases: Mapping[UUID, StillRow] = field(default_factory=dict)
+    offers: Mapping[UUID, StillRow] = field(default_factory=dict)
 
 
-def look(cluster: Cluster, clock: Intervals, now: datetime, watch: Watch) -> Silence:
-    """Look at the cluster's rows; one call of the cache for all of them."""
-    # 1. Rows without a sign of life in the last heartbeats.
+class _WatchedRow(NamedTuple):
+    """Stamp of a row, and the length of its lease in seconds."""
+
+    stamp: str
+    lease_s: float
+
+
+def look(cluster: Cluster, intervals: Intervals, now: datetime, watch: Watch) -> Silence:
+    """Look at the cluster's rows; `intervals`: those of the cluster."""
+    # 1. Choose the rows without a sign of life in the last heartbeats.
     live = Assignment.objects.filter(node__cluster=cluster, state__in=LIVE)
     is_offered = Q(state=AssignmentState.OFFERED)
     present = Node.objects.filter(cluster=cluster).exclude(state=State.LOST)
-    nodes = present.filter(_is_quiet("last_seen_at", now, clock.heartbeat_s))
-    leases = live.exclude(is_offered).filter(_is_quiet("renewed_at", now, clock.heartbeat_s))
-    offers = live.filter(is_offered, _is_quiet("created_at", now, clock.heartbeat_s))
+    nodes = present.filter(_is_quiet("last_seen_at", now, intervals.heartbeat_s))
+    leases = live.exclude(is_offered).filter(_is_quiet("renewed_at", now, intervals.heartbeat_s))
+    offers = live.filter(is_offered, _is_quiet("created_at", now, intervals.heartbeat_s))
 
-    # 2. Their stamps and lengths of lease, and for how long the stamps have stood still.
-    longest_s = max(clock.lease_s, KEEP_LEASE_S)
-    of_nodes = _with_lease(nodes, NODE_COLUMNS, "session_expires_at", clock.lease_s)
-    of_leases = _with_lease(leases, LEASE_COLUMNS, "lease_expires_at", longest_s)
-    of_offers = {}
+    # 2. Read their stamps and the lengths of their leases. An unknown lease counts as the longest.
+    longest_s = max(intervals.lease_s, KEEP_LEASE_S)
+    watched_nodes = _with_lease(nodes, NODE_COLUMNS, "session_expires_at", intervals.lease_s)
+    watched_leases = _with_lease(leases, LEASE_COLUMNS, "lease_expires_at", longest_s)
+    watched_offers = {}
     for pk, *values in offers.values_list("pk", *OFFER_COLUMNS):
-        of_offers[pk] = stamp(*values), clock.lease_s
+        watched_offers[pk] = _WatchedRow(stamp(*values), intervals.lease_s)
+
+    # 3. Ask for how long the stamps have stood still, in one call of the cache.
     stamps: dict[str, str] = {}
-    for rows in (of_nodes, of_leases, of_offers):
-        stamps.update({str(pk): text for pk, (text, _) in rows.items()})
-    still_s = watch.still_s(stamps)
-
-    def still(rows: Mapping[UUID, tuple[str, float]]) -> dict[UUID, Still]:
-        return {pk: Still(text, still_s[str(pk)], lease_s) for pk, (text, lease_s) in rows.items()}
-
-    return Silence(still(of_nodes), still(of_leases), still(of_offers))
+    for rows in (watched_nodes, watched_leases, watched_offers):
+        for pk, row in rows.items():
+            stamps[str(pk)] = row.stamp
+    still_s_by_key = watch.still_s(stamps)
+    return Silence(
+        nodes=_still_rows(watched_nodes, still_s_by_key),
+        leases=_still_rows(watched_leases, still_s_by_key),
+        offers=_still_rows(watched_offers, still_s_by_key),
+    )
 
 
 def _is_quiet(column: str, now: datetime, quiet_s: float) -> Q:
-    """Return the condition of rows whose time is not of the last `quiet_s` seconds.
+    """Return the condition of rows whose time is not within the last `quiet_s` seconds.
 
-    It is before, unknown, or of a clock that was ahead.
+    Rows without a time are quiet, too: Django's `~Q` keeps SQL's NULL. So are rows whose time is in
+    the future, because the clock that wrote it was ahead.
     """
     recent = {f"{column}__gt": now - timedelta(seconds=quiet_s), f"{column}__lte": now}
     return ~Q(**recent)
@@ -88,17 +102,28 @@ def _is_quiet(column: str, now: datetime, quiet_s: float) -> Q:
 
 def _with_lease(
     rows: Any, columns: tuple[str, ...], lease_end: str, default_s: float
-) -> dict[UUID, tuple[str, float]]:
-    """Return (stamp, length of the lease in seconds) of each row by its key.
+) -> dict[UUID, _WatchedRow]:
+    """Return the stamp of each row of a query and the length of its lease, by primary key.
 
-    A lease lasts from the last of the `columns` to the column `lease_end`, which one process wrote
-    together; `default_s` if one of them is unknown.
+    A lease lasts from the time in the last of `columns` to the one in the column `lease_end`. One
+    process wrote both together, so that their difference needs no common clock. If one of them is
+    unknown, the lease has `default_s` seconds.
     """
-    stamp_and_length: dict[UUID, tuple[str, float]] = {}
+    watched: dict[UUID, _WatchedRow] = {}
     for pk, *values, end in rows.values_list("pk", *columns, lease_end):
         begin = values[-1]
         length_s = default_s
         if begin is not None and end is not None:
             length_s = (end - begin).total_seconds()
-        stamp_and_length[pk] = stamp(*values), length_s
-    return stamp_and_length
+        watched[pk] = _WatchedRow(stamp(*values), length_s)
+    return watched
+
+
+def _still_rows(
+    watched: Mapping[UUID, _WatchedRow], still_s_by_key: Mapping[str, float]
+) -> dict[UUID, StillRow]:
+    """Return rows with the seconds for which their stamps have stood still."""
+    still = {}
+    for pk, row in watched.items():
+        still[pk] = StillRow(row.stamp, still_s_by_key[str(pk)], row.lease_s)
+    return still

@@ -1,4 +1,7 @@
-"""Page of the audit, and its export as CSV: for operators all, for maintainers their teams'."""
+"""Page of the audit, and its export as CSV.
+
+Operators see the changes by everybody, maintainers those in their teams.
+"""
 
 import csv
 import json
@@ -25,9 +28,9 @@ from jobs.roles import teams_with
 
 PAGE_SIZE = 50
 MOST_LISTED = 10_000
-"""Rows that the page counts; the export has all of them."""
+"""Most rows that the page counts and shows; the export has all of them."""
 CHUNK = 500
-"""Rows of a piece of the export."""
+"""Most rows that one query of the export reads."""
 
 COLUMNS = (
     "at",
@@ -45,7 +48,10 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class AuditFilters:
-    """Filters of the audit; dates are UTC, a wrong one is ignored."""
+    """Filters of the audit as a person typed them; an empty one lets everything through.
+
+    `since` and `until`: days in UTC, both included; a text that is no date is ignored.
+    """
 
     who: str = ""
     action: str = ""
@@ -57,21 +63,21 @@ class AuditFilters:
 
     @classmethod
     def of(cls, query: QueryDict) -> "AuditFilters":
-        """Filters of an address."""
+        """Return the filters that the query of an address names."""
         names = [each.name for each in fields(cls)]
         return cls(**{name: query.get(name, "").strip()[:200] for name in names})
 
     @property
     def query(self) -> str:
-        """The filters as part of an address."""
+        """The filters as the query of an address."""
         return urlencode({name: value for name, value in asdict(self).items() if value})
 
-    def rows(self, entries: QuerySet[Entry]) -> QuerySet[Entry]:
-        """Those of these rows that the filters let through."""
+    def matching(self, entries: QuerySet[Entry]) -> QuerySet[Entry]:
+        """Return the entries that all filters let through."""
         for field, value in (("actor", self.who), ("team", self.team), ("channel", self.channel)):
             if value:
                 entries = entries.filter(**{field: value})
-        if self.action:  # "job" stands for all actions on jobs
+        if self.action:  # "job" stands for all actions on jobs, such as "job.cancel"
             is_action = Q(action=self.action) | Q(action__startswith=f"{self.action}.")
             entries = entries.filter(is_action)
         if self.thing:
@@ -86,7 +92,7 @@ class AuditFilters:
 
 
 def _day(text: str) -> datetime | None:
-    """Beginning of a day in UTC; None for a text that is no date."""
+    """Return the beginning of a day in UTC; None for a text that is no date."""
     try:
         return datetime.combine(date.fromisoformat(text), time(), UTC)
     except ValueError:
@@ -94,7 +100,10 @@ def _day(text: str) -> datetime | None:
 
 
 def visible_entries(user: User) -> QuerySet[Entry]:
-    """Rows that a person may read. Raises PermissionDenied for people who maintain no team."""
+    """Return the entries that a person may read.
+
+    Raises PermissionDenied for people who are no operators and maintain no team.
+    """
     if is_operator(user):
         return Entry.objects.all()
     teams = list(teams_with(user, TeamRole.MAINTAINER).values_list("pk", flat=True))
@@ -105,11 +114,13 @@ def visible_entries(user: User) -> QuerySet[Entry]:
 
 @require_GET
 def audit(request: HttpRequest) -> HttpResponse:
-    """Page of the newest changes."""
+    """Show the newest changes."""
     filters = AuditFilters.of(request.GET)
-    rows = filters.rows(visible_entries(cast(User, request.user)))
-    paginator = Paginator(rows, PAGE_SIZE)
-    paginator.count = rows.order_by()[:MOST_LISTED].count()
+    entries = filters.matching(visible_entries(cast(User, request.user)))
+
+    # The paginator would count all rows, which is slow for millions of them.
+    paginator = Paginator(entries, PAGE_SIZE)
+    paginator.count = entries.order_by()[:MOST_LISTED].count()
     context = {
         "page": paginator.get_page(request.GET.get("page")),
         "filters": filters,
@@ -121,29 +132,32 @@ def audit(request: HttpRequest) -> HttpResponse:
 
 @require_GET
 def audit_csv(request: HttpRequest) -> StreamingHttpResponse:
-    """Download of all rows that the filters let through, oldest first, read as they are sent."""
+    """Send all changes that the filters let through, oldest first, while they are being read."""
     filters = AuditFilters.of(request.GET)
-    rows = filters.rows(visible_entries(cast(User, request.user)))
+    entries = filters.matching(visible_entries(cast(User, request.user)))
     headers = {"Content-Disposition": 'attachment; filename="audit.csv"'}
-    return StreamingHttpResponse(_csv_pieces(rows), content_type="text/csv", headers=headers)
+    return StreamingHttpResponse(_csv_pieces(entries), content_type="text/csv", headers=headers)
 
 
-def _csv_pieces(rows: QuerySet[Entry]) -> Iterator[str]:
-    """Yield CSV in pieces, each read by a query of its own: nothing is held between them."""
+def _csv_pieces(entries: QuerySet[Entry]) -> Iterator[str]:
+    """Yield CSV in pieces.
+
+    A query of its own reads each piece, so a slow download keeps no cursor or transaction open.
+    """
     yield ",".join(COLUMNS) + "\r\n"
     last_key = 0
     while True:
-        entries = list(rows.filter(pk__gt=last_key).order_by("pk")[:CHUNK])
-        if not entries:
+        chunk = list(entries.filter(pk__gt=last_key).order_by("pk")[:CHUNK])
+        if not chunk:
             return
         piece = StringIO()
-        csv.writer(piece).writerows(_cells(entry) for entry in entries)
+        csv.writer(piece).writerows(_cells(entry) for entry in chunk)
         yield piece.getvalue()
-        last_key = entries[-1].pk
+        last_key = chunk[-1].pk
 
 
 def _cells(entry: Entry) -> list[str]:
-    """Cells of a row in the order of COLUMNS."""
+    """Return the cells of an entry in the order of COLUMNS, none of them a formula."""
     values = {name: getattr(entry, name) for name in COLUMNS}
     values["at"] = entry.at.isoformat()
     values["old"] = _json(entry.old)
@@ -152,5 +166,5 @@ def _cells(entry: Entry) -> list[str]:
 
 
 def _json(values: object) -> str:
-    """JSON of old or new values; empty if there are none."""
+    """Return old or new values as JSON; an empty text if there are none."""
     return json.dumps(values, ensure_ascii=False) if values else ""

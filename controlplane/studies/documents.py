@@ -1,7 +1,8 @@
-"""Studies from users: they are checked, and their live clusters and histories written out.
+"""Studies from users: checks, and live clusters and their jobs written out.
 
-A study from the network may name no file of the server and run no code: traces come as text,
-policies are the registered ones.
+To write out is to replace the name of a live cluster by its nodes, prices and jobs of now, so that
+the study stays the same when the cluster changes. A study from the network may name no file of the
+server and run no code: traces come as text, and policies are the registered ones.
 """
 
 import json
@@ -24,26 +25,32 @@ from controlplane.web.storage.packed_json import pack
 from jobs.models import Team
 
 LIVE = ("history", "queue")
-"""Workloads that are written out from a live cluster."""
+"""Types of workloads that are written out from a live cluster."""
 
 MOST_RUNS = 200
 MOST_JOBS = 1_000_000
 MOST_NODES = 10_000
 MOST_GPUS = 100_000
 MOST_BANDS = 48
-"""Prices or power caps by hour of a cluster file."""
+"""Most prices, or power caps, by hour of a cluster file."""
 
 MOST_CLUSTER_DAYS = 400
-"""Days for which a cluster file repeats them."""
+"""Most days for which a cluster file repeats its prices and caps."""
 
 MOST_DAYS = 366
-"""Days of a live cluster's history."""
+"""Most days of a live cluster's history."""
 
 SHORT = 10_000
-"""Characters that a web process reads itself; more the nice process, which can be ended."""
+"""Longest study, in characters, that a web process reads itself.
+
+The nice process reads longer ones, as it can be ended if one takes too long.
+"""
 
 TRIED_CHARACTERS = 256 * 1024
-"""Longest trace that is checked at submission (tens of milliseconds); longer ones fail later."""
+"""Longest trace, in characters, that is tried at submission, which takes tens of milliseconds.
+
+Errors of a longer one are found when the study runs.
+"""
 
 
 class StudyDocumentError(ValueError):
@@ -62,23 +69,24 @@ class StudyDocumentError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Study to run; `document` is packed as it is stored, `summary` as lists show it."""
+    """Study to run: its name, the packed document as stored, and the facts that lists show."""
 
     name: str
     document: Mapping[str, Any]
     summary: Mapping[str, Any]
 
 
-def resolved(user: User, asked: Mapping[str, Any], team: Team | None = None) -> Resolved:
-    """Check a user's study and write its live parts out. StudyDocumentError, BusyError.
+def resolved(user: User, submitted: Mapping[str, Any], team: Team | None = None) -> Resolved:
+    """Check a user's study and write its live parts out. Raises StudyDocumentError or BusyError.
 
-    With `team` its members read it. A long or live study is resolved by the nice process.
+    `team`: team whose members may read the study, too. The nice process does it for a long or live
+    study.
     """
     try:
-        if _length(asked) > SHORT or _is_live(asked):
+        if _length(submitted) > SHORT or _is_live(submitted):
             with TURNS.of(user.pk):
-                return nice_process.ask(_resolved, user, asked, team)
-        return _resolved(user, asked, team)
+                return nice_process.ask(_resolved, user, submitted, team)
+        return _resolved(user, submitted, team)
     except StudyError as error:
         raise StudyDocumentError(_by_field(str(error))) from None
     except RecursionError:
@@ -87,41 +95,41 @@ def resolved(user: User, asked: Mapping[str, Any], team: Team | None = None) -> 
         raise StudyDocumentError({"study": [str(error.detail)]}) from None
 
 
-def _is_live(asked: Mapping[str, Any]) -> bool:
+def _is_live(submitted: Mapping[str, Any]) -> bool:
     """Return True for a study of which a part is written out from a live cluster."""
-    workload = asked.get("workload")
+    workload = submitted.get("workload")
     if isinstance(workload, Mapping) and workload.get("type") in LIVE:
         return True
-    cluster = asked.get("cluster")
+    cluster = submitted.get("cluster")
     return isinstance(cluster, Mapping) and "live" in cluster
 
 
-def _resolved(user: User, asked: Mapping[str, Any], team: Team | None) -> Resolved:
-    """Check the study and write its live parts out. StudyError, StudyDocumentError."""
-    study = dict(asked)
-    cluster = asked.get("cluster")
-    workload = asked.get("workload")
+def _resolved(user: User, submitted: Mapping[str, Any], team: Team | None) -> Resolved:
+    """Check the study and write its live parts out. Raises StudyError or StudyDocumentError."""
+    study = dict(submitted)
+    cluster = submitted.get("cluster")
+    workload = submitted.get("workload")
     start_s = None
 
-    # 1. The workload. A live one is that of the live cluster unless it names another one.
+    # 1. The workload. A live one is of the study's live cluster, unless it names another cluster.
     if isinstance(workload, Mapping):
         is_live = workload.get("type") in LIVE
         if is_live and isinstance(cluster, Mapping) and "live" in cluster:
             workload = {"cluster": cluster["live"], **workload}
         study["workload"] = _workload(user, workload, team)
         if workload.get("type") == "history":
-            # The prices are those from its first job's submission on.
+            # The prices of a live cluster begin with the submission of the history's first job.
             start_s = min(job["arrival_s"] for job in study["workload"]["jobs"])
 
     # 2. The cluster.
     if isinstance(cluster, Mapping):
         study["cluster"] = _cluster(user, cluster, start_s, team)
-    return _read(study, asked)
+    return _parse(study, submitted)
 
 
-def _read(written: Mapping[str, Any], asked: Mapping[str, Any]) -> Resolved:
-    """Parse a study whose live parts are written out; `asked`: as the user gave it."""
-    study = Study.of(written)
+def _parse(document: Mapping[str, Any], submitted: Mapping[str, Any]) -> Resolved:
+    """Parse a study. `document`: with live parts written out; `submitted`: as the user gave it."""
+    study = Study.of(document)
     runs = len(study.policies) * len(study.seeds)
     if runs > MOST_RUNS:
         problem = (
@@ -130,13 +138,14 @@ def _read(written: Mapping[str, Any], asked: Mapping[str, Any]) -> Resolved:
         raise StudyDocumentError({"seeds": [problem]})
     _try_trace(study)
     name = str(study.document["name"])[:100]
-    return Resolved(name, pack(study.document), _summary(study, asked))
+    return Resolved(name, pack(study.document), _summary(study, submitted))
 
 
 def _cluster(
     user: User, spec: Mapping[str, Any], start_s: float | None, team: Team | None
 ) -> Mapping[str, Any]:
-    """Check a cluster file, or write a live cluster out. StudyError."""
+    """Check a cluster file, or write a live cluster out. Raises StudyError."""
+    # 1. A cluster file, of Loadmaster or of AccaSim.
     if is_accasim(spec):
         try:
             spec = cluster_of_accasim(spec)
@@ -145,55 +154,64 @@ def _cluster(
     if "live" not in spec:
         _check_cluster(spec)
         return spec
+
+    # 2. A live cluster, which has no other options.
     extra = sorted(set(spec) - {"live"})
     if extra:
         raise StudyError(
             f"cluster.{extra[0]}: cannot be given with `live`, which takes everything from the live"
             " cluster"
         )
-    return cluster_spec(user, _named_cluster(spec["live"], "cluster.live"), start_s, team)
+    cluster = _named_cluster(spec["live"], "cluster.live")
+    return cluster_spec(user, cluster, start_s, team)
 
 
 def _check_cluster(spec: Mapping[str, Any]) -> None:
-    """Check sizes before anything is built of them. StudyError."""
+    """Check sizes before anything is built of them. Raises StudyError."""
     # 1. Nodes and their GPUs.
     node_count = 0
     gpu_count = 0
-    for node in _items(spec.get("nodes")):
+    for node in _list_or_empty(spec.get("nodes")):
         if isinstance(node, Mapping):
-            count = _count(node.get("count", 1))
+            count = _positive_or_one(node.get("count", 1))
             node_count += count
-            gpu_count += count * _count(node.get("gpus", 1))
+            gpu_count += count * _positive_or_one(node.get("gpus", 1))
     if node_count > MOST_NODES or gpu_count > MOST_GPUS:
         most = f"{MOST_NODES:,} nodes with {MOST_GPUS:,} GPUs"
         raise StudyError(f"cluster.nodes: at most {most} are simulated here; {FIXED}")
 
     # 2. Prices and power caps, which are repeated each day.
     energy = spec.get("energy")
-    prices = _items(energy.get("by_hour")) if isinstance(energy, Mapping) else ()
-    caps = _items(spec.get("power_caps"))
+    prices: Sequence[Any] = ()
+    if isinstance(energy, Mapping):
+        prices = _list_or_empty(energy.get("by_hour"))
+    caps = _list_or_empty(spec.get("power_caps"))
     bands = max(len(prices), len(caps))
-    if bands > MOST_BANDS or _count(spec.get("days", 1)) > MOST_CLUSTER_DAYS:
+    days = _positive_or_one(spec.get("days", 1))
+    if bands > MOST_BANDS or days > MOST_CLUSTER_DAYS:
         most = f"{MOST_BANDS} prices or caps by hour for {MOST_CLUSTER_DAYS} days"
         raise StudyError(f"cluster.energy: at most {most}; {FIXED}")
 
 
-def _items(value: object) -> Sequence[Any]:
-    """A list as it is; anything else is refused later and counts as empty."""
+def _list_or_empty(value: object) -> Sequence[Any]:
+    """Return a list as it is, and anything else, which is refused later, as an empty one."""
     return value if isinstance(value, list | tuple) else ()
 
 
-def _count(value: object) -> int:
-    """A positive number as it is; anything else is refused later and counts as 1."""
+def _positive_or_one(value: object) -> int:
+    """Return a positive integer as it is, and anything else, which is refused later, as 1."""
     return value if isinstance(value, int) and value > 0 else 1
 
 
 def _workload(user: User, spec: Mapping[str, Any], team: Team | None) -> Mapping[str, Any]:
-    """Check a workload's type and sizes; write a live one out. StudyError."""
+    """Check a workload's type and sizes; write a live one out. Raises StudyError."""
+    # 1. A live one.
     workload_type = spec.get("type")
     if workload_type in LIVE:
         cluster = _named_cluster(spec.get("cluster"), "workload.cluster")
         return live_workload(user, spec, cluster, team=team)
+
+    # 2. Any other.
     for field, most in (("jobs", MOST_JOBS), ("nodes", MOST_NODES)):
         number = spec.get(field)
         if isinstance(number, int) and number > most:
@@ -212,14 +230,17 @@ def live_workload(
     most_days: int = MOST_DAYS,
     team: Team | None = None,
 ) -> dict[str, Any]:
-    """A cluster's queue or history as a workload. StudyError if the user may see no job of it.
+    """Return a cluster's queue or history as a workload.
 
-    It has only jobs of `team` if its members are to read it.
+    With a `team`, whose members read the workload, it has only this team's jobs. Raises StudyError
+    for wrong options, and if there is no job that the user may see.
     """
     # 1. Options: only a history has days.
     workload_type = spec["type"]
     is_history = workload_type == "history"
-    known = ("cluster", "days") if is_history else ("cluster",)
+    known = ["cluster"]
+    if is_history:
+        known.append("days")
     extra = sorted(set(spec) - {"type", *known})
     if extra:
         options = ", ".join(known)
@@ -235,18 +256,18 @@ def live_workload(
     # 2. The jobs.
     if is_history:
         workload = history(user, cluster, float(days), team)
-        missing = f"was submitted in the last {days:g} days"
+        condition = f"was submitted in the last {days:g} days"
     else:
         workload = queue(user, cluster, team)
-        missing = "waits or runs now at a speed that is known"
+        condition = "waits or runs now at a speed that is known"
     if not workload["jobs"]:
-        none = f"there is no job of the team {team} on" if team else "you may see no job of"
-        raise StudyError(f"workload: {none} {cluster.name} that {missing}")
+        no_job_on = f"there is no job of the team {team} on" if team else "you may see no job of"
+        raise StudyError(f"workload: {no_job_on} {cluster.name} that {condition}")
     return workload
 
 
 def _named_cluster(name: object, field: str) -> Cluster:
-    """Cluster of this name. StudyError names the field and the clusters there are."""
+    """Return the cluster of this name. StudyError names the field and the known clusters."""
     cluster = None
     if isinstance(name, str) and "\0" not in name:  # PostgreSQL refuses a query with NUL
         cluster = Cluster.objects.filter(name=name).first()
@@ -259,23 +280,27 @@ def _named_cluster(name: object, field: str) -> Cluster:
     return cluster
 
 
-def _length(asked: Mapping[str, Any]) -> int:
-    """Characters of the study. StudyError for text that no database takes."""
+def _length(submitted: Mapping[str, Any]) -> int:
+    """Return the number of characters of a study. StudyError for text that no database stores."""
     try:
-        text = json.dumps(asked, ensure_ascii=False, default=str)
+        text = json.dumps(submitted, ensure_ascii=False, default=str)
         text.encode()
     except UnicodeEncodeError:
         raise StudyError("study: holds characters that are no text") from None
     except ValueError as error:
         raise StudyError(f"study: {error}") from None
     if "\\u0000" in text:
-        with_nul = [name for name, value in asked.items() if "\\u0000" in json.dumps(value)]
-        raise StudyError(f"{with_nul[0] if with_nul else 'study'}: holds the character NUL")
+        place = "study"
+        for name, value in submitted.items():
+            if "\\u0000" in json.dumps(value):
+                place = name
+                break
+        raise StudyError(f"{place}: holds the character NUL")
     return len(text)
 
 
 def _try_trace(study: Study) -> None:
-    """Load a short trace, so that bad lines are found at submission. StudyDocumentError."""
+    """Load a short trace, so that bad lines are found at submission. Raises StudyDocumentError."""
     text = study.workload.get("text")
     if not isinstance(text, str) or len(text) > TRIED_CHARACTERS:
         return
@@ -287,17 +312,23 @@ def _try_trace(study: Study) -> None:
 
 
 def _by_field(message: str) -> dict[str, list[str]]:
-    """Message by the study's field: "cluster.nodes: too many" is of `cluster`, and stays whole."""
+    """Return an error's message by the field of the study whose name it begins with.
+
+    "seeds: too many" becomes "too many" of `seeds`. "cluster.nodes: too many" is of `cluster`, and
+    stays whole. A message that names no field of a study is of `study`.
+    """
     place, _, problem = message.partition(": ")
     field = place.partition(".")[0].partition("[")[0]
     if field not in FIELDS:
         return {"study": [message]}
-    return {field: [problem if place == field else message]}
+    if place == field:
+        return {field: [problem]}
+    return {field: [message]}
 
 
-def _summary(study: Study, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts of a study for lists of simulations; `asked`: as the user gave it."""
-    cluster = asked["cluster"]
+def _summary(study: Study, submitted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of a study for lists of simulations; `submitted`: as the user gave it."""
+    cluster = submitted["cluster"]
     nodes = study.scenario.nodes
     jobs = study.workload.get("jobs")
     return {
@@ -305,7 +336,7 @@ def _summary(study: Study, asked: Mapping[str, Any]) -> dict[str, Any]:
         "live": "live" in cluster,
         "nodes": len(nodes),
         "gpus": sum(len(node.devices) for node in nodes),
-        "workload": str(asked["workload"].get("type"))[:40],
+        "workload": str(submitted["workload"].get("type"))[:40],
         "jobs": len(jobs) if isinstance(jobs, list) else jobs,
         "policies": [choice.label[:100] for choice in study.policies],
         "seeds": len(study.seeds),

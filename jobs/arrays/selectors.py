@@ -1,4 +1,4 @@
-"""Arrays of jobs: elements by state, references to elements, variables of their processes."""
+"""Arrays of jobs: elements by state, references to elements, environment of their processes."""
 
 import re
 import uuid
@@ -13,11 +13,12 @@ from jobs.lifecycle import JobState
 from jobs.models import Job, JobArray
 from jobs.selectors import visible_jobs
 
-_ELEMENT = re.compile(r"(?P<array>.+?)(?:_(?P<index>\d{1,9})|\[(?P<inner>\d{1,9})\])")
+_ELEMENT = re.compile(r"(?P<array>.+?)(?:_(?P<index>\d{1,9})|\[(?P<bracketed>\d{1,9})\])")
+"""Reference to an element of an array: ID_3 or ID[3]."""
 
 
 class ArrayNotFound(Http404):
-    """Missing array, or one of which the user may see no element."""
+    """There is no such array, or the user may see none of its elements."""
 
 
 def get_array(user: User | AnonymousUser, array_id: uuid.UUID | str) -> JobArray:
@@ -36,46 +37,59 @@ def get_array(user: User | AnonymousUser, array_id: uuid.UUID | str) -> JobArray
 
 
 def states_of(arrays: Iterable[uuid.UUID]) -> Mapping[uuid.UUID, Mapping[str, int]]:
-    """Numbers of elements by state, of each array; in one query."""
-    found: dict[uuid.UUID, dict[str, int]] = defaultdict(dict)
+    """Count the elements of each array by state, in one query.
+
+    The states of an array are in the order of `JobState`, without those that no element has.
+    """
+    # 1. Count.
+    counts_of: dict[uuid.UUID, dict[str, int]] = defaultdict(dict)
     wanted = sorted(set(arrays))
     if wanted:
         elements = Job.objects.filter(array__in=wanted).order_by()
         for array, state, count in elements.values_list("array", "state").annotate(n=Count("*")):
-            found[array][state] = count
-    order = {str(state): place for place, state in enumerate(JobState)}
-    return {a: dict(sorted(of.items(), key=lambda one: order[one[0]])) for a, of in found.items()}
+            counts_of[array][state] = count
+
+    # 2. Bring the states of each array in order.
+    in_order: dict[uuid.UUID, dict[str, int]] = {}
+    for array, counts in counts_of.items():
+        in_order[array] = {}
+        for job_state in JobState:
+            if job_state in counts:
+                in_order[array][str(job_state)] = counts[job_state]
+    return in_order
 
 
 def first_of_array(states: Q) -> Q:
-    """Condition of jobs outside of arrays, and of each array's first element of those in `states`.
+    """Return the condition of jobs outside arrays, and of each array's first element in `states`.
 
-    Running elements come first, then waiting, then ended ones; of equals the lowest index.
+    Running elements come first, then waiting ones, then ended ones; of equals the lowest index.
     """
     elements = Job.objects.filter(states, array=OuterRef("pk"))
     first = elements.order_by("queue_rank", "array_index").values("pk")[:1]
     first_elements = JobArray.objects.annotate(first=Subquery(first)).values("first")
-    # Asked of the index, not of the array: SQLite would else collect all jobs without an array by
-    # that column's index, and sort them, where it can read them in the queue's order.
+    # Jobs outside arrays are those without `array_index`. With a condition on `array` SQLite would
+    # collect them by that column's index and sort them; so it reads them in the queue's order.
     return Q(array_index__isnull=True) | Q(pk__in=first_elements)
 
 
 def element_of(text: str) -> tuple[str, int | None]:
-    """Array and index of a reference such as ID_3 or ID[3]; (text, None) for any other."""
+    """Return array and index of a reference such as ID_3 or ID[3]; (text, None) for any other."""
     match = _ELEMENT.fullmatch(text)
-    return (match["array"], int(match["index"] or match["inner"])) if match else (text, None)
+    if match is None:
+        return text, None
+    return match["array"], int(match["index"] or match["bracketed"])
 
 
 def variables_of(job: Job) -> Mapping[str, str]:
-    """Environment of an element: its array and index, and the array's indices; else empty."""
-    if (array := job.array) is None:
+    """Return the environment variables of an element of an array; none for another job."""
+    array = job.array
+    if array is None:
         return {}
-    values = {
-        "": array.pk,
-        "_INDEX": job.array_index,
-        "_COUNT": array.size,
-        "_MIN": array.lowest,
-        "_MAX": array.highest,
-        "_STEP": array.step,
+    return {
+        "LOADMASTER_ARRAY": str(array.pk),
+        "LOADMASTER_ARRAY_INDEX": str(job.array_index),
+        "LOADMASTER_ARRAY_COUNT": str(array.size),
+        "LOADMASTER_ARRAY_MIN": str(array.lowest),
+        "LOADMASTER_ARRAY_MAX": str(array.highest),
+        "LOADMASTER_ARRAY_STEP": str(array.step),
     }
-    return {f"LOADMASTER_ARRAY{name}": str(value) for name, value in values.items()}

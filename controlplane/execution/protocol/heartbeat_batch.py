@@ -150,7 +150,7 @@ class HeartbeatBatch:
 
     def _renew(self, calls: Sequence[Call]) -> list[Outcome]:
         try:
-            return renew_all(calls, intervals=self._intervals, wait=False)
+            return renew_all(calls, intervals_of=self._intervals, wait=False)
         except Exception as error:
             if failure_of(error) is not None:
                 raise

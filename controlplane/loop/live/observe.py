@@ -1,9 +1,9 @@
 """Only reader of the live cluster: rows become a Snapshot, in a constant number of queries.
 
-Policies see the cluster as after all current stops: a stopping job waits, while devices still name
-it as their holder; `apply` defers launches. Left out are held, cancelled, ended and backing-off
-jobs, and those that depend on one left out. A silent node is shown as cordoned. Runtimes, nodes
-that a job avoids, and teams that a node may serve are labels.
+Policies see the cluster as it will be after all current stops: a stopping job waits. Devices still
+name it as their holder, and `apply` defers launches on them. The snapshot leaves out held,
+cancelled, ended and backing-off jobs, and those that depend on such a job. It shows a silent node
+as cordoned, and has labels for runtimes, for nodes that a job avoids, and for teams of a node.
 """
 
 from collections import defaultdict
@@ -57,9 +57,7 @@ from policies.contract.snapshot import (
     TeamView,
     Trigger,
 )
-from policies.contract.views import (
-    waiting_cost,
-)
+from policies.contract.views import waiting_cost
 from profiling.exploration import explored
 from profiling.restarts import Restart
 from profiling.run_times.history import expected
@@ -91,11 +89,11 @@ class Knowledge(Protocol):
 class Observation:
     """Snapshot of a round, and what the round's record needs beside it.
 
-    `events`: ids of those that asked for the round. `blocked`: by job that no policy sees, what it
-    waits for. `held`: live assignments. `cut`: the queue has more jobs than the round sees.
-    `over_limit`: limits of arrays by hidden element whose reason for waiting is new.
-    `conditions`: by job, the condition of each job or array that it still waits for.
-    `one_suffices`: jobs that wait for one of these, not for all.
+    `events`: primary keys of the events that asked for the round. `blocked`: the jobs and arrays
+    that a job waits for, by job that no policy sees. `held`: live assignments. `cut`: the queue has
+    more jobs than the round sees. `over_limit`: the limit of its array, by element that waits for
+    it and whose reason for waiting is new. `conditions`: the condition of each job or array that a
+    job still waits for, by job. `one_suffices`: jobs that wait for one of these, not for all.
     """
 
     cluster: Cluster
@@ -124,14 +122,14 @@ def observe(
         tariff = tariff_in_force(cluster, now)
         pue = pue_in_force(cluster, now)
 
-    # Dependencies by job, for the reasons of the jobs that wait for them.
+    # Dependencies by job, from which the round's record makes the reasons of waiting jobs.
     blocked: dict[str, tuple[str, ...]] = {}
     for job, others in rows.blocked.items():
         blocked[str(job)] = tuple(sorted(map(str, others)))
     conditions: dict[str, dict[str, str]] = {}
     one_suffices: set[str] = set()
     for job, dependencies in rows.undone.items():
-        conditions[str(job)] = {str(on): each.condition for on, each in dependencies.items()}
+        conditions[str(job)] = {str(other): each.condition for other, each in dependencies.items()}
         if any(each.alternative for each in dependencies.values()):
             one_suffices.add(str(job))
     return Observation(
@@ -152,7 +150,7 @@ def observe(
 def _snapshot(
     rows: Rows, events: Sequence[RescheduleEvent], now_s: float, number: int, knowledge: Knowledge
 ) -> Snapshot:
-    """Build the snapshot of a round; jobs that may explore GPU types are marked in it."""
+    """Build the snapshot of a round."""
     cluster = rows.cluster
     horizon_s = cluster.horizon_s
 
@@ -165,7 +163,7 @@ def _snapshot(
         job_views.append(_job_view(job, rows, now_s, restarts[job.kind_id], prediction))
     teams = {job.team.name: job.team for job in rows.jobs}
 
-    # 2. GPU types and power caps; these at least until the next round.
+    # 2. GPU types and power caps. The caps reach at least until the next round.
     gpu_types = []
     for gpu in rows.gpu_types.values():
         price = float(gpu.price_per_hour)
@@ -194,7 +192,7 @@ def _snapshot(
         memory=cluster.memory,
     )
 
-    # 4. Jobs whose first run measures their kind may use GPU types that are not measured yet.
+    # 4. Mark jobs whose first run measures their kind: they may use GPU types not measured yet.
     explorers = _explorers(rows, restarts)
     if not explorers:
         return snapshot
@@ -204,7 +202,7 @@ def _snapshot(
 def _explorers(rows: Rows, restarts: Mapping[int, Restart]) -> set[str]:
     """Return waiting jobs that may try GPU types on which their kind is not measured.
 
-    Their first runs measure it, so the kind must report steps, and the job have its GPUs alone.
+    Their first runs measure it. So the kind must report steps, and no other job may share the GPUs.
     """
     explorers = set()
     for job in rows.jobs:
@@ -219,9 +217,10 @@ def _explorers(rows: Rows, restarts: Mapping[int, Restart]) -> set[str]:
 
 @contextmanager
 def _consistent_read() -> Iterator[None]:
-    """Make all queries see the same state, without the writers' lock on SQLite."""
+    """Have all queries see the same state, without taking SQLite's lock of writers."""
     outermost = not connection.in_atomic_block
-    with _reading() if outermost else nullcontext(), transaction.atomic():
+    sqlite_reads = _begin_as_reader() if outermost else nullcontext()
+    with sqlite_reads, transaction.atomic():
         if outermost and connection.vendor == "postgresql":
             with connection.cursor() as cursor:
                 cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -229,8 +228,8 @@ def _consistent_read() -> Iterator[None]:
 
 
 @contextmanager
-def _reading() -> Iterator[None]:
-    """Let the transactions of SQLite begin as readers."""
+def _begin_as_reader() -> Iterator[None]:
+    """Let SQLite's transactions begin as readers: they take no lock until they write."""
     if connection.vendor != "sqlite":
         yield
         return
@@ -250,22 +249,23 @@ def team_view(team: Team) -> TeamView:
 
 
 def _kinds(rows: Rows, knowledge: Knowledge) -> tuple[KindView, ...]:
-    """Views of the jobs' kinds; unknown ones are without figures."""
+    """Return views of the jobs' kinds; unknown ones are without figures."""
     wanted = sorted({job.kind_id for job in rows.jobs})
     known = {view.id: view for view in knowledge.kind_views(rows.cluster, wanted)}
     views = tuple(known.get(str(kind), KindView(str(kind))) for kind in wanted)
 
-    # Speeds over several nodes are estimated where a job needs more GPUs than a node has.
-    wide: dict[str, set[int]] = defaultdict(set)
-    smallest = min((len(devices) for devices in rows.devices.values() if devices), default=0)
+    # Where a job needs more GPUs than the smallest node has, estimate its speed over several nodes.
+    spread_sizes: dict[str, set[int]] = defaultdict(set)
+    node_sizes = [len(devices) for devices in rows.devices.values() if devices]
+    least_gpus = min(node_sizes, default=0)
     for job in rows.jobs:
-        if job.gpus_min > smallest and not job.batch:
-            wide[str(job.kind_id)].add(job.gpus_min)
-    return profiling.selectors.with_spread_estimates(rows.cluster, views, wide)
+        if job.gpus_min > least_gpus and not job.batch:
+            spread_sizes[str(job.kind_id)].add(job.gpus_min)
+    return profiling.selectors.with_spread_estimates(rows.cluster, views, spread_sizes)
 
 
 def _node_view(node: NodeRow, rows: Rows) -> NodeView:
-    """View of a node with its devices; a silent node looks cordoned."""
+    """Return the view of a node with its devices; a silent node is shown as cordoned."""
     devices = []
     for device in rows.devices[node.pk]:
         devices.append(_device_view(device, rows.held.of_device.get(device.pk, ())))
@@ -298,12 +298,12 @@ def _node_view(node: NodeRow, rows: Rows) -> NodeView:
 
 
 def _labels_of_node(node: NodeRow, rows: Rows) -> tuple[str, ...]:
-    """Labels of a node: the operator's, and those by which policies follow other rules."""
-    # 1. The operator's, and labels such as a100|v100 that these satisfy.
-    given = {label for label in node.labels if not is_own(label)}
-    labels = set(given)
+    """Return the labels of a node: the operator's, and those that only the server gives."""
+    # 1. The operator's, and labels of jobs such as a100|v100 that these satisfy.
+    operators_labels = {label for label in node.labels if not is_own(label)}
+    labels = set(operators_labels)
     for alternative in rows.alternatives:
-        if satisfied([alternative], given):
+        if satisfied([alternative], operators_labels):
             labels.add(alternative)
 
     # 2. A job that avoids a node asks for the label that all nodes but that one have.
@@ -325,7 +325,7 @@ def _labels_of_node(node: NodeRow, rows: Rows) -> tuple[str, ...]:
 
 
 def _device_view(device: DeviceRow, slots: Sequence[OccupiedSlot]) -> DeviceView:
-    """View of a device with the holders of its occupied slots."""
+    """Return the view of a device with the holders of its occupied slots."""
     holds: list[SlotHold] = []
     for slot in slots:
         holds.append(SlotHold(str(slot.job_id), slot.copy, Purpose(slot.purpose), slot.share))
@@ -342,7 +342,7 @@ def _device_view(device: DeviceRow, slots: Sequence[OccupiedSlot]) -> DeviceView
 def _job_view(
     job: Job, rows: Rows, now_s: float, restart: Restart, prediction: Prediction | None
 ) -> JobView:
-    """View of a job at `now_s`, as after all current stops."""
+    """Return the view of a job at `now_s`, as it will be after all current stops."""
     live = rows.held.of_job[job.pk]
     running = tuple(gang.running for gang in rows.held.gangs(job.pk))
 
@@ -357,15 +357,15 @@ def _job_view(
     # has lost it already, so only the launch takes time.
     lost_s = 0.0
     for assignment in live:
-        if _trains(assignment):
+        if _writes_checkpoints(assignment):
             lost_s = max(lost_s, restart.lost_s(assignment, now_s))
     restart_cost_s = restart.cost_s + lost_s
     if not running and job.checkpoint_steps > 0:
         restart_cost_s = restart.launch_s
 
-    # 3. All together; a job of which some seats have ended is as large as the others.
+    # 3. All together. The size of a job of which some seats have ended is that of the others.
     return JobView(
-        **{**described(job), **_rest_of_seats(job, running)},
+        **{**described(job), **_remaining_size(job, running)},
         **_expected_run(job, live, running, now_s, prediction),
         remaining_steps=float(_remaining_steps(job, live, restart, now_s)),
         phase=_phase(job, running),
@@ -380,8 +380,8 @@ def _job_view(
     )
 
 
-def _rest_of_seats(job: Job, running: tuple[Running, ...]) -> dict[str, int]:
-    """Size of a running job by its seats that have not ended, as fields of its view."""
+def _remaining_size(job: Job, running: tuple[Running, ...]) -> dict[str, int]:
+    """Return the size of a running job's seats that have not ended, as fields of its view."""
     runs = [run for run in running if run.purpose is Purpose.TRAINING]
     if not runs:
         return {}
@@ -401,9 +401,9 @@ def _expected_run(
     now_s: float,
     prediction: Prediction | None,
 ) -> dict[str, Any]:
-    """Expected run time of a batch job from its start, as fields of its view.
+    """Return the expected run time of a batch job from its start, as fields of its view.
 
-    A running job keeps the prediction of its start, until it has outlived that.
+    A running job keeps the prediction of its start until it has run for longer.
     """
     if prediction is None:
         return {}
@@ -419,7 +419,7 @@ def _expected_run(
 
 
 def _labels_of_agents(job: Job) -> list[str]:
-    """Labels of the nodes whose agents can run a job, and do all that it asks of an agent."""
+    """Return the labels of nodes whose agents can run a job and have the features it needs."""
     needs = {
         BATCH: job.needs_batch,
         CONTAINER_SCRIPTS: job.needs_container_scripts,
@@ -431,7 +431,7 @@ def _labels_of_agents(job: Job) -> list[str]:
 
 
 def described(job: Job) -> dict[str, Any]:
-    """Fields of a job's view that come from its submission, without labels."""
+    """Return the fields of a job's view that come from its submission, without labels."""
     return {
         "id": str(job.pk),
         "kind": str(job.kind_id),
@@ -448,7 +448,7 @@ def described(job: Job) -> dict[str, Any]:
 
 
 def _phase(job: Job, running: tuple[Running, ...]) -> JobPhase:
-    """Phase of a job as after all current stops: a stopping job waits."""
+    """Return the phase of a job as it will be after all current stops: a stopping job waits."""
     if any(run.purpose is Purpose.TRAINING for run in running):
         return JobPhase.RUNNING
     if job.state == JobState.PROFILING:
@@ -459,25 +459,25 @@ def _phase(job: Job, running: tuple[Running, ...]) -> JobPhase:
 def _remaining_steps(
     job: Job, live: Sequence[LiveAssignment], restart: Restart, now_s: float
 ) -> int:
-    """Steps that a job has to do: by its slowest live rank, else by its checkpoint."""
-    reached = []
+    """Return the steps left to do: by the job's slowest live rank, else by its checkpoint."""
+    reached_steps = []
     for assignment in live:
         if assignment.purpose == Purpose.TRAINING:
             silent_steps = restart.silent_steps(assignment, job.total_steps, now_s)
-            reached.append(max(assignment.start_steps, assignment.steps_done, silent_steps))
-    steps_done = min(reached, default=job.checkpoint_steps)
+            reached_steps.append(max(assignment.start_steps, assignment.steps_done, silent_steps))
+    steps_done = min(reached_steps, default=job.checkpoint_steps)
     return max(0, job.total_steps - steps_done)
 
 
-def _trains(assignment: LiveAssignment) -> bool:
-    """Return True for the rank of a training launch that writes its checkpoints."""
+def _writes_checkpoints(assignment: LiveAssignment) -> bool:
+    """Return True for rank 0 of a training launch, which writes its checkpoints."""
     return assignment.purpose == Purpose.TRAINING and assignment.rank == 0
 
 
 def _received_s(
     job: Job, live: Sequence[LiveAssignment], rows: Rows, now_s: float
 ) -> tuple[tuple[str, float], ...]:
-    """Device seconds by GPU type: of ended assignments, which the job's row has, and live ones."""
+    """Return device seconds by GPU type: of ended assignments (in the job's row) and live ones."""
     received_s: dict[str, float] = defaultdict(float)
     for gpu_type, device_s in job.received_s.items():
         received_s[gpu_type] = float(device_s)
@@ -491,7 +491,7 @@ def _received_s(
 
 
 def _trigger(events: Sequence[RescheduleEvent]) -> Trigger:
-    """Reasons, jobs and nodes of the events, each once in their order."""
+    """Return the reasons, jobs and nodes of the events, each once and in the order of events."""
     reasons = dict.fromkeys(str(event.reason) for event in events)
     jobs = dict.fromkeys(str(event.job_id) for event in events if event.job_id)
     nodes = dict.fromkeys(str(event.node_id) for event in events if event.node_id)

@@ -1,4 +1,4 @@
-"""Rows of the pages of rounds, in a constant number of queries."""
+"""Contents of the pages of rounds, in a constant number of queries."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,11 @@ PAGE_SIZE = 50
 
 @dataclass(frozen=True, slots=True)
 class RoundRow:
-    """Row of the list: number of each change, and seconds of the whole round."""
+    """Row of the list of rounds.
+
+    `counts`: number of changes of each sort, such as ("start", 3). `took_s`: seconds of the whole
+    round; None if no step of it was timed.
+    """
 
     round: Round
     counts: tuple[tuple[str, int], ...]
@@ -29,7 +33,10 @@ class RoundRow:
 
 @dataclass(frozen=True, slots=True)
 class ChangeRow:
-    """Change or refused placement in words; `job_id` only where the reader may see the job."""
+    """Change or rejected placement in words; `job_id` only where the reader may see the job.
+
+    `before` and `where`: nodes and GPUs that the job had, and that it got.
+    """
 
     change: str
     job_id: str | None
@@ -41,9 +48,10 @@ class ChangeRow:
 
 @dataclass(frozen=True, slots=True)
 class RoundPage:
-    """Page of a round; `price_per_kwh` at its start, None without a tariff.
+    """Page of a round.
 
-    `prices`: of GPUs, None unless the policy decides by prices.
+    `waiting`: number of waiting jobs. `price_per_kwh`: of energy at the round's start, None without
+    a tariff. `prices`: of GPUs, None unless the policy decides by prices.
     """
 
     row: RoundRow
@@ -55,8 +63,10 @@ class RoundPage:
 
 
 def rounds_page(number: int | str | None) -> tuple[Page[Round], list[RoundRow]]:
-    """Return a page of rounds, latest first, and its rows; without snapshots and plans."""
+    """Return a page of rounds, latest first, and its rows."""
     rounds = Round.objects.select_related("cluster").order_by("-id")
+
+    # The list shows nothing of these columns, which may hold megabytes.
     rounds = rounds.defer("snapshot", "plan", "runs_expected")
     page = Paginator(rounds, PAGE_SIZE).get_page(number)
     return page, [_row(round_) for round_ in page.object_list]
@@ -77,8 +87,12 @@ def round_page(user: User, pk: int) -> RoundPage | None:
     change_rows = [_change_row(entry, job_names, place_names) for entry in changes]
     rejected_rows = [_change_row(entry, job_names, place_names) for entry in rejected]
 
-    # 2. Jobs that wait, and the prices of energy and GPUs.
-    waiting = round_.plan.get("waiting", ()) if isinstance(round_.plan, dict) else ()
+    # 2. Jobs that wait.
+    waiting = ()
+    if isinstance(round_.plan, dict):
+        waiting = round_.plan.get("waiting", ())
+
+    # 3. The price of energy.
     price = None
     if round_.tariff is not None:
         zone = round_.timezone or round_.cluster.timezone
@@ -94,7 +108,10 @@ def round_page(user: User, pk: int) -> RoundPage | None:
 
 
 def snapshot_file(pk: int) -> tuple[str, dict[str, Any]] | None:
-    """Return (name, content) of a round's snapshot file; None without round or snapshot."""
+    """Return the name and the content of a round's snapshot file.
+
+    Return None if there is no such round, or its snapshot is not stored.
+    """
     rounds = Round.objects.select_related("cluster").only("number", "snapshot", "cluster__name")
     round_ = rounds.filter(pk=pk).first()
     if round_ is None or round_.snapshot is None:
@@ -103,7 +120,7 @@ def snapshot_file(pk: int) -> tuple[str, dict[str, Any]] | None:
 
 
 def _row(round_: Round) -> RoundRow:
-    """Return the row of a round; its time is that of the steps that it came to."""
+    """Return the row of a round. A round that failed took the time of the steps before."""
     counts = Counter(str(change.get("change", "")) for change in _dicts(round_.changes))
     steps_s = (round_.snapshot_s, round_.solve_s, round_.apply_s)
     known_s = [seconds for seconds in steps_s if seconds is not None]
@@ -127,12 +144,16 @@ def _job_names(user: User, entries: Iterable[Mapping[str, Any]]) -> dict[str, st
 
 def _place_names(changes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     """Return the names of nodes by id, and the number of each GPU on its node by node/uuid."""
+    # 1. Nodes that the changes name.
     seats = []
     for change in changes:
-        seats += [*_dicts(change.get("from")), *_dicts(change.get("to"))]
+        seats.extend(_dicts(change.get("from")))
+        seats.extend(_dicts(change.get("to")))
     node_ids = uuids(seat.get("node") for seat in seats)
     nodes = Node.objects.filter(pk__in=node_ids).values_list("pk", "name")
     names = {str(pk): name for pk, name in nodes}
+
+    # 2. All their GPUs, counted from 0 on each node.
     gpus_of_node: Counter[Any] = Counter()
     devices = Device.objects.filter(node__in=node_ids).order_by("node", "uuid")
     for node_id, uuid in devices.values_list("node_id", "uuid"):
@@ -146,11 +167,11 @@ def _change_row(
 ) -> ChangeRow:
     """Return the row of a stored change or rejected placement."""
     job = str(entry.get("job", ""))
-    mark = " (measuring)" if entry.get("purpose") == "profiling" else ""
+    suffix = " (measuring)" if entry.get("purpose") == "profiling" else ""
     return ChangeRow(
         change=str(entry.get("change") or entry.get("code") or ""),
         job_id=job if job in job_names else None,
-        name=job_names.get(job, OTHERS) + mark,
+        name=job_names.get(job, OTHERS) + suffix,
         where=_in_words(entry.get("to"), place_names),
         before=_in_words(entry.get("from"), place_names),
         detail=str(entry.get("detail", "")),
@@ -158,12 +179,12 @@ def _change_row(
 
 
 def _in_words(seats: object, place_names: Mapping[str, str]) -> str:
-    """Return stored seats as text: nodes, each with its GPUs."""
-    words = []
+    """Return stored seats as text, such as "a1 (half of GPU 0, 1), b2 (GPU 3)"."""
+    places = []
     for seat in _dicts(seats):
         node = str(seat.get("node", ""))
         devices = seat.get("devices", ())
         gpus = [place_names.get(f"{node}/{uuid}", str(uuid)) for uuid in devices]
         part = part_of(seat.get("share"))
-        words.append(f"{place_names.get(node, node)} ({part}GPU {', '.join(gpus)})")
-    return ", ".join(words)
+        places.append(f"{place_names.get(node, node)} ({part}GPU {', '.join(gpus)})")
+    return ", ".join(places)

@@ -270,7 +270,7 @@ class Simulation:
     def _schedule_periodic_round(self) -> None:
         """Schedule a round a period after the last one, while one could change something."""
         state = self.state
-        if state.active and not state.hides_running and not self._is_hopeless():
+        if state.active and not state.shows_queue_only and not self._is_hopeless():
             at_s = self._last_round_s + self.scenario.round_s
             self.engine.at(at_s, partial(self._hold_periodic_round, self._last_round_s))
 

@@ -1,8 +1,9 @@
 """State of a simulated world: the cluster, its jobs, and what policies know of them.
 
-Functions of this folder change it, each for an event: jobs arrive (`arrivals`), launches begin and
-stop (`launches`), jobs end (`ends`), nodes fail (`nodes`). What happens later is scheduled as an
-event (`events`), which `controlplane.simulation.world.world` answers when it is due.
+The state is changed by the functions of this folder, each for an event: jobs arrive (`arrivals`),
+launches begin and stop (`launches`), jobs end (`ends`), nodes fail (`nodes`). A later change is
+scheduled as an event (`events`), which `controlplane.simulation.world.world` answers when it is
+due.
 """
 
 from __future__ import annotations
@@ -49,9 +50,13 @@ class WorldState:
     # ---- the simulation
     scenario: Scenario
     switches: Switches
+    """Failures, noise and delays."""
     rules: Rules
+    """Rules of the workload that policies do not see: dependencies, arrays, ends at walltimes."""
     shortcuts: Shortcuts
+    """Parts of rounds that are left out because they would change nothing but time."""
     engine: Engine
+    """Virtual clock with the calls that are due later."""
     answer: Callable[[Event], None]
     want_round: Callable[[], None]
 
@@ -78,11 +83,11 @@ class WorldState:
     active: list[int] = field(default_factory=list)
     """Jobs that have arrived and are not over, rising."""
     queue: list[int] = field(default_factory=list)
-    """Active jobs that wait, also for the end of their stop; rising."""
+    """Active jobs that wait, also those whose stop has not ended yet; rising."""
     launches: dict[int, Launch] = field(default_factory=dict)
-    """Launches that hold devices, also those that are being stopped."""
+    """Launches that hold devices, by row of their job; also those that are being stopped."""
     running: dict[int, tuple[Running, ...]] = field(default_factory=dict)
-    """Launches that go on, as snapshots show them."""
+    """Launches that are not being stopped, as snapshots show them, by row of their job."""
     unplaceable: dict[str, Unplaceable] = field(default_factory=dict)
     """Jobs that can never run, by id."""
     end_reasons: dict[int, str] = field(default_factory=dict)
@@ -160,11 +165,11 @@ class WorldState:
     # ---- what happens later
 
     def schedule(self, at_s: float, event: Event) -> None:
-        """Let an event be answered at that time."""
+        """Have an event answered at this virtual time."""
         self.engine.at(at_s, partial(self.answer, event))
 
     def schedule_in(self, delay_s: float, event: Event) -> None:
-        """Let an event be answered in `delay_s` seconds."""
+        """Have an event answered in `delay_s` virtual seconds."""
         self.engine.after(delay_s, partial(self.answer, event))
 
     def request_round(self, reason: str) -> None:
@@ -191,23 +196,31 @@ class WorldState:
 
     @property
     def is_any_node_away(self) -> bool:
-        """Return True if a lost node will come back."""
+        """Return True if a lost node will come back.
+
+        Only nodes that fail by the switch are repaired; any other lost node stays lost.
+        """
         if not self.switches.node_failures_per_day:
             return False
         return any(node.state is NodeState.LOST for node in self.fleet.nodes.values())
 
     @property
-    def hides_running(self) -> bool:
-        """Return True if snapshots show the queue only; False while a node must be emptied."""
+    def shows_queue_only(self) -> bool:
+        """Return True if snapshots show no running job; False while a node is drained of them."""
         return self.shortcuts.hides_running and not self.fleet.draining
 
     @property
     def is_settled(self) -> bool:
-        """Return True if a round could change nothing: only starts, and none is possible."""
+        """Return True if no round is needed: only starts could follow, and none can be made."""
+        # 1. Drains stop jobs.
         if self.fleet.draining:
             return False
+
+        # 2. This policy keeps all started jobs, and no job waits.
         if self.shortcuts.skips_empty and not self.queue:
             return True
+
+        # 3. This policy decides about the queue alone, and no job can start.
         return self.shortcuts.hides_running and (not self.queue or self.fleet.free <= 0)
 
     def is_active(self, row: int) -> bool:

@@ -85,7 +85,7 @@ class SimulatedWorld:
             state.pairs.look(now_s, state.table.columns.kinds)
             state.builder.learn(state.pairs.changed)
         rows = self._rows_shown()
-        running = None if state.hides_running else state.running
+        running = None if state.shows_queue_only else state.running
         state.last_snapshot = state.last_snapshot.following(
             now_s=now_s,
             seed=state.scenario.seed + state.round_number,
@@ -165,7 +165,7 @@ class SimulatedWorld:
             queue = rules.within_limits(queue, state.launches, state.engine.now_s)
             active = rules.within_limits(active, state.launches, state.engine.now_s)
         rows = state.builder.rows(
-            queue, active, state.round_number, hides_running=state.hides_running
+            queue, active, state.round_number, shows_queue_only=state.shows_queue_only
         )
         if rules.is_empty:
             return rows
@@ -174,7 +174,7 @@ class SimulatedWorld:
     def _running_placements(self) -> dict[PlacementKey, Running]:
         """Return the launches that go on and that the policy saw."""
         state = self.state
-        if state.hides_running:
+        if state.shows_queue_only:
             return {}
         ids = state.table.columns.ids
         return {(ids[row], TRAINING, 0): state.running[row][0] for row in sorted(state.running)}

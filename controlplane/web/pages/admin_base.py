@@ -21,6 +21,8 @@ from controlplane.web.pages.admin_audit import AuditedAdmin
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+# Unfold has no type stubs, and Django's classes take type parameters in its stubs only. A type
+# checker sees the classes of Django that those of unfold extend.
 if TYPE_CHECKING:
 
     class _ModelAdmin(admin.ModelAdmin[Any]):
@@ -46,7 +48,7 @@ __all__ = ["PlainModelForm", "detail_action"]
 
 
 class StaffOnly:
-    """Permission of operators, Django's staff, to do everything that a page offers."""
+    """Permission for operators (Django's staff) to do everything that a page offers."""
 
     def _by_operators(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return is_operator(request.user)
@@ -61,16 +63,16 @@ class StaffOnly:
 class OperatorAdmin(StaffOnly, AuditedAdmin, _ModelAdmin):
     """Operators' page whose history names old and new values of changed fields.
 
-    Lists stay fast with a million rows: they do not show the number of all rows beside a search,
-    and have filters by date in place of Django's hierarchy of dates, which reads every row.
+    Lists stay fast with a million rows. They do not show the number of all rows beside a search.
+    They have filters by date instead of Django's hierarchy of dates, which reads every row.
     """
 
     show_full_result_count = False
-    unhistoried: tuple[str, ...] = ()
-    """Fields whose values stay out of the history (secrets)."""
+    kept_out_of_history: tuple[str, ...] = ()
+    """Fields of which the history has only the name, not the values (secrets)."""
 
     def get_list_select_related(self, request: HttpRequest) -> bool | list[str] | tuple[str, ...]:
-        """Return the relations that the list shows, to read them with its rows."""
+        """Return the foreign keys that the list shows; one query reads them with the rows."""
         if self.list_select_related:
             return self.list_select_related
         relations = {field.name for field in self.opts.concrete_fields if field.is_relation}
@@ -79,7 +81,11 @@ class OperatorAdmin(StaffOnly, AuditedAdmin, _ModelAdmin):
     def construct_change_message(
         self, request: HttpRequest, form: Form, formsets: Any, add: bool = False
     ) -> list[dict[str, Any]]:
-        """Return the message for the history: names of changed fields with old and new values."""
+        """Return the message for the history: names of changed fields with old and new values.
+
+        Django's own message, which has only the names, stays for a new row and for a change of
+        inline rows alone.
+        """
         message: list[dict[str, Any]] = super().construct_change_message(
             request, form, formsets, add
         )
@@ -87,7 +93,7 @@ class OperatorAdmin(StaffOnly, AuditedAdmin, _ModelAdmin):
             return message
         changes = []
         for name in form.changed_data:
-            if name in self.unhistoried:
+            if name in self.kept_out_of_history:
                 changes.append(name)
             else:
                 old = form.initial.get(name)
@@ -124,8 +130,9 @@ class ReadOnlyInline(OperatorInline):
 
 
 def save_changed(obj: Model, changed: Collection[str]) -> None:
-    """Save these fields, and no others, which rounds and agents write; save a new row whole."""
-    obj.save(update_fields=None if obj._state.adding else changed)
+    """Save only these fields: rounds and agents write the others. Save a new row whole."""
+    is_new = obj._state.adding
+    obj.save(update_fields=None if is_new else changed)
 
 
 def person(request: HttpRequest) -> User | None:
@@ -134,12 +141,14 @@ def person(request: HttpRequest) -> User | None:
 
 
 def pretty(field: str, description: str) -> Callable[[Any, Model], SafeString]:
-    """Make a method of an admin page that shows a JSON field readably."""
+    """Return a method of an admin page that shows a JSON field, indented and with sorted keys."""
 
     def show(self: object, obj: Model) -> SafeString:
         text = json.dumps(getattr(obj, field), indent=2, sort_keys=True, default=str)
-        hidden = len(text) - SHOWN_JSON
-        note = f"\n... and {hidden:,} characters more" if hidden > 0 else ""
+        hidden_characters = len(text) - SHOWN_JSON
+        note = ""
+        if hidden_characters > 0:
+            note = f"\n... and {hidden_characters:,} characters more"
         return format_html(
             '<pre style="max-height:32rem;overflow:auto;white-space:pre-wrap">{}{}</pre>',
             text[:SHOWN_JSON],
@@ -152,7 +161,11 @@ def pretty(field: str, description: str) -> Callable[[Any, Model], SafeString]:
 def row_action(
     description: str, act: Callable[[Any, User], object], refusal: type[Exception]
 ) -> Callable[[admin.ModelAdmin[Any], HttpRequest, QuerySet[Any]], None]:
-    """Make an action that acts on each chosen row in its own transaction and reports refusals."""
+    """Return an admin action that calls `act(row, user)` for each chosen row.
+
+    Each row has a transaction of its own. An exception of the type `refusal` is shown to the user,
+    and the next row is tried.
+    """
 
     @admin.action(description=description)
     def act_on_each(page: admin.ModelAdmin[Any], request: HttpRequest, rows: QuerySet[Any]) -> None:

@@ -10,8 +10,8 @@ from clusters.models import Node
 from clusters.models.nodes import State
 from controlplane.execution.services.assignments import accept
 from controlplane.execution.services.heartbeats import (
+    Answered,
     Call,
-    Renewed,
     renew_all,
     restore_unknown,
 )
@@ -156,7 +156,7 @@ def test_a_heartbeat_brings_back_only_what_is_still_unknown_to_its_own_session(
     assignment = a_running_assignment(node, now=_at(0))
     reconcile_clusters(_at(61))
     (renewed,) = renew_all([Call(node.pk, a_heartbeat(assignment))], _at(70))
-    assert isinstance(renewed, Renewed)
+    assert isinstance(renewed, Answered)
     assert [pk for pk, _ in renewed.unknown] == [assignment.pk]
     meanwhile(assignment)
     restore_unknown(renewed, _at(70))

@@ -111,7 +111,7 @@ class SnapshotBuilder:
         return self._kinds_shown
 
     def rows(
-        self, queue: Sequence[int], active: Sequence[int], number: int, *, hides_running: bool
+        self, queue: Sequence[int], active: Sequence[int], number: int, *, shows_queue_only: bool
     ) -> tuple[int, ...]:
         """Return the jobs that the round of this number sees, rising.
 
@@ -119,9 +119,9 @@ class SnapshotBuilder:
         """
         most = self.round_jobs
         if most is None or len(queue) <= most:
-            return tuple(queue if hides_running else active)
+            return tuple(queue if shows_queue_only else active)
         seen = queue_window(queue, most, number, self.columns.numbers["due_s"])
-        if hides_running:
+        if shows_queue_only:
             return tuple(seen)
         waiting = set(queue)
         running = [row for row in active if row not in waiting]

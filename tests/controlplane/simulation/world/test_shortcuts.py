@@ -89,7 +89,7 @@ def test_showing_the_queue_alone_and_leaving_out_idle_rounds_changes_no_assignme
 ) -> None:
     whole = Simulation(a_scenario(), jobs, policy, shortcuts=False).run()
     short = Simulation(a_scenario(), jobs, policy, shortcuts=True).run()
-    assert short.state.hides_running
+    assert short.state.shows_queue_only
     assert what_happened(short)[0] == what_happened(whole)[0]
     assert what_happened(short)[1] == pytest.approx(what_happened(whole)[1])
     assert short.round_count + short.rounds_skipped <= whole.round_count
@@ -104,7 +104,7 @@ def test_leaving_out_rounds_without_a_waiting_job_changes_no_assignment(
     policy = Backfilling(backfill=backfill)
     whole = Simulation(a_scenario(), jobs, policy, shortcuts=False).run()
     short = Simulation(a_scenario(), jobs, policy, shortcuts=True).run()
-    assert not short.state.hides_running
+    assert not short.state.shows_queue_only
     assert what_happened(short) == what_happened(whole)
 
 
