@@ -51,7 +51,7 @@ from policies.contract.plan import WaitCode
 log = logging.getLogger(__name__)
 
 AT_ONCE = 500
-"""Rows of each sort per pass."""
+"""Most rows of each sort that one pass corrects."""
 
 REST_S = 0.02
 """Longest rest after a correction: writers that wait look more often (`storage.sqlite`)."""
@@ -64,27 +64,29 @@ def reconcile_clusters(
 ) -> int:
     """Make one pass over all clusters; return the number of corrections.
 
-    Silence is what `watch` has seen; `now` is for the record, and for times that people set.
-    A deadline is over that was `doubt_s` ago: by as much the clock may be ahead.
+    `watch` says how long nodes and leases have been silent; `now` is for the record, and for times
+    that people set. `doubt_s`: seconds by which this clock may be ahead; a deadline is over when it
+    was so long ago.
     """
     now = now or timezone.now()
-    done = 0
+    corrections = 0
     for cluster in Cluster.objects.order_by("pk"):
         with bound(cluster=cluster.pk):
-            done += _reconcile(cluster, now, watch)
-            done += _fail_overdue(cluster, now - timedelta(seconds=doubt_s))
-    return done
+            corrections += _reconcile(cluster, now, watch)
+            corrections += _fail_overdue(cluster, now - timedelta(seconds=doubt_s))
+    return corrections
 
 
 def _reconcile(cluster: Cluster, now: datetime, watch: Watch) -> int:
-    clock = intervals_of(cluster)
-    silence = look(cluster, clock, now, watch)
+    """Make all corrections of a cluster but those of deadlines; return their number."""
+    intervals = intervals_of(cluster)
+    silence = look(cluster, intervals, now, watch)
     return (
         _lose_contact(silence)
-        + _lose_assignments(silence, clock, now)
-        + _withdraw_ignored(silence, clock, now)
+        + _lose_assignments(silence, intervals, now)
+        + _withdraw_ignored(silence, intervals, now)
         + _end_sessions(silence)
-        + _lose_nodes(silence, clock)
+        + _lose_nodes(silence, intervals)
         + _end_drains(cluster, now)
         + _end_backoffs(cluster, now)
         + _notice_starts(cluster, now)
@@ -94,6 +96,8 @@ def _reconcile(cluster: Cluster, now: datetime, watch: Watch) -> int:
 
 
 def _lose_contact(silence: Silence) -> int:
+    """Mark assignments UNKNOWN whose lease has ended, as their agent may still run them."""
+
     def lose_contact(assignment: Assignment) -> bool:
         data = {"lease_expires_at": str(assignment.lease_expires_at)}
         move_assignment(assignment, AssignmentMove.LOSE_CONTACT, data=data)
@@ -103,33 +107,34 @@ def _lose_contact(silence: Silence) -> int:
     return _each(due, LEASE_COLUMNS, Q(state__in=HELD_BY_AGENT), lose_contact)
 
 
-def _lose_assignments(silence: Silence, clock: Intervals, now: datetime) -> int:
+def _lose_assignments(silence: Silence, intervals: Intervals, now: datetime) -> int:
     """End assignments silent for lease + grace + margin, which have stopped by themselves."""
 
     def lose(assignment: Assignment) -> bool:
         row = due[assignment.pk]
-        if row.still_s <= row.lease_s + after_lease_s(clock, assignment.grace_s):
+        if row.still_s <= row.lease_s + after_lease_s(intervals, assignment.grace_s):
             return False
         text = "its node was silent for longer than the lease, the grace and the margin"
         end_assignment(assignment, AssignmentMove.LOSE, ReasonClass.LEASE, text, now)
         return True
 
-    least_s = after_lease_s(clock)
+    least_s = after_lease_s(intervals)
     due = {pk: row for pk, row in silence.leases.items() if row.still_s > row.lease_s + least_s}
     return _each(due, LEASE_COLUMNS, Q(state=AssignmentState.UNKNOWN), lose)
 
 
-def _withdraw_ignored(silence: Silence, clock: Intervals, now: datetime) -> int:
+def _withdraw_ignored(silence: Silence, intervals: Intervals, now: datetime) -> int:
     """Withdraw offers that nobody took for a lease and the margin, and note it for the node."""
 
     def withdraw(assignment: Assignment) -> bool:
-        node, data = assignment.node, {"assignment": str(assignment.pk)}
+        node = assignment.node
+        data = {"assignment": str(assignment.pk)}
         NodeEvent.objects.create(node=node, event="offer_ignored", data=data)
         text = f"node {node} did not take the offer in time"
         end_assignment(assignment, AssignmentMove.PREEMPT, ReasonClass.NODE, text, now)
         return True
 
-    longest_s = clock.lease_s + clock.margin_s
+    longest_s = intervals.lease_s + intervals.margin_s
     due = {pk: row for pk, row in silence.offers.items() if row.still_s > longest_s}
     return _each(due, OFFER_COLUMNS, Q(state=AssignmentState.OFFERED), withdraw)
 
@@ -138,59 +143,65 @@ def _end_sessions(silence: Silence) -> int:
     """End sessions silent for their lease: another agent may begin one."""
     due = {pk: row for pk, row in silence.nodes.items() if row.still_s > row.lease_s}
     nodes = Node.objects.filter(pk__in=list(due)).exclude(session_expires_at=None)
-    return sum(map(partial(_end_session, due), nodes.order_by("pk")[:AT_ONCE]))
+    return sum(_end_session(due, node) for node in nodes.order_by("pk")[:AT_ONCE])
 
 
 def _end_session(due: Mapping[UUID, StillRow], node: Node) -> bool:
+    """End a node's session; return False if the node was heard meanwhile."""
     if stamp_of(node, NODE_COLUMNS) != due[node.pk].stamp:
         return False
     return bool(_as_read(node).update(session_expires_at=None))
 
 
-def _lose_nodes(silence: Silence, clock: Intervals) -> int:
+def _lose_nodes(silence: Silence, intervals: Intervals) -> int:
     """Mark nodes lost after lease + grace + margin; they return with their state."""
-    after_s = after_lease_s(clock)
+    after_s = after_lease_s(intervals)
     due = {pk: row for pk, row in silence.nodes.items() if row.still_s > row.lease_s + after_s}
     nodes = Node.objects.filter(pk__in=list(due)).exclude(state=State.LOST)
-    return sum(
-        map(partial(_lose_node, due), nodes.select_related("cluster").order_by("pk")[:AT_ONCE])
-    )
+    nodes = nodes.select_related("cluster").order_by("pk")
+    return sum(_lose_node(due, node) for node in nodes[:AT_ONCE])
 
 
 def _lose_node(due: Mapping[UUID, StillRow], node: Node) -> bool:
+    """Mark a node lost, with an event; return False if it was heard meanwhile."""
     if stamp_of(node, NODE_COLUMNS) != due[node.pk].stamp:
         return False
     with bound(node=node.pk), transaction.atomic():
         if not _as_read(node).update(state=State.LOST, session_expires_at=None):
             return False
-        last = node.last_seen_at.isoformat() if node.last_seen_at else None
-        data = {"was": node.state, "last_seen_at": last}
+        last_seen_at = node.last_seen_at.isoformat() if node.last_seen_at else None
+        data = {"was": node.state, "last_seen_at": last_seen_at}
         NodeEvent.objects.create(node=node, event="lost", data=data)
         request_reschedule(node.cluster, Reason.NODE_LOST, node=node)
     return True
 
 
 def _as_read(node: Node) -> QuerySet[Node]:
+    """Return a query that finds the node only if nobody has changed it since it was read."""
     same = {name: getattr(node, name) for name in ("pk", "state", *NODE_COLUMNS)}
     return Node.objects.filter(**same)
 
 
 def _end_drains(cluster: Cluster, now: datetime) -> int:
-    due = _of(cluster).filter(
+    """Pre-empt jobs that still run on draining nodes when the drain's time is over."""
+    due = _assignments(cluster).filter(
         node__state=State.DRAINING, node__drain_until__lte=now, state__in=LIVE, desired="run"
     )
     return sum(_try(partial(_drain, pk, now), assignment=pk) for pk in _keys(due))
 
 
 def _drain(pk: UUID, now: datetime) -> bool:
+    """Pre-empt the launch of an assignment, and tell its users the reason for the drain."""
     node = Assignment.objects.select_related("node").get(pk=pk).node
-    why = f"node {node} is drained" + (f": {node.reason}" if node.reason else "")
+    why = f"node {node} is drained"
+    if node.reason:
+        why += f": {node.reason}"
     preempt_gang(pk, "drain", now, why=why)
     return True
 
 
 def _end_backoffs(cluster: Cluster, now: datetime) -> int:
-    """End rests that are over, and those longer than any: the clock was ahead as they began."""
+    """End backoffs that are over, and those begun when the clock was ahead, which end too late."""
     with transaction.atomic():
         queued = Job.objects.filter(UNFINISHED, cluster=cluster, state=JobState.QUEUED)
         latest = now + timedelta(seconds=LONGEST_BACKOFF_S)
@@ -202,9 +213,9 @@ def _end_backoffs(cluster: Cluster, now: datetime) -> int:
 
 
 def _notice_starts(cluster: Cluster, now: datetime) -> int:
-    """Ask for a round if a job waits no longer for the start of another one, or the time after it.
+    """Ask for a round if a job no longer waits for another one's start, or for a time after it.
 
-    Ends of jobs ask for rounds themselves; starts do not, for few jobs wait for one.
+    Ends of jobs ask for rounds themselves. Starts do not, as few jobs wait for one.
     """
     links = Dependency.objects.filter(job=OuterRef("pk"))
     ready = Job.objects.filter(
@@ -224,12 +235,14 @@ def _notice_starts(cluster: Cluster, now: datetime) -> int:
 
 
 def _fail_overdue(cluster: Cluster, now: datetime) -> int:
+    """Fail waiting jobs whose deadline is over."""
     waiting = _unfinished(cluster, WAITING_STATES)
     keys = waiting.filter(deadline_at__lte=now).values_list("pk", flat=True)[:AT_ONCE]
     return sum(_try(partial(fail_overdue, pk, now), job=pk) for pk in keys)
 
 
 def _fail_never_ready(cluster: Cluster, now: datetime) -> int:
+    """Fail waiting jobs with a dependency that can no longer be satisfied."""
     links = Dependency.objects.filter(impossible(), job=OuterRef("pk"))
     keys = (
         _unfinished(cluster, WAITING_STATES)
@@ -240,6 +253,7 @@ def _fail_never_ready(cluster: Cluster, now: datetime) -> int:
 
 
 def _mend_jobs(cluster: Cluster, now: datetime) -> int:
+    """Settle placed and cancelling jobs without a live assignment."""
     keys = _unfinished(cluster, MENDED_STATES).values_list("pk", flat=True)[:AT_ONCE]
     return sum(_try(partial(settle_job, pk, now), job=pk) for pk in keys)
 
@@ -250,12 +264,13 @@ def _unfinished(cluster: Cluster, states: Sequence[JobState]) -> QuerySet[Job]:
     return Job.objects.filter(UNFINISHED, ~Exists(live), cluster=cluster, state__in=states)
 
 
-def _of(cluster: Cluster) -> QuerySet[Assignment]:
+def _assignments(cluster: Cluster) -> QuerySet[Assignment]:
     return Assignment.objects.filter(node__cluster=cluster)
 
 
-def _keys(found: QuerySet[Assignment]) -> Iterable[UUID]:
-    return list(found.order_by("created_at").values_list("pk", flat=True)[:AT_ONCE])
+def _keys(assignments: QuerySet[Assignment]) -> Iterable[UUID]:
+    """Return the primary keys of the oldest assignments, as many as a pass corrects."""
+    return list(assignments.order_by("created_at").values_list("pk", flat=True)[:AT_ONCE])
 
 
 def _each(
@@ -264,7 +279,10 @@ def _each(
     allowed: Q,
     act: Callable[[Assignment], bool],
 ) -> int:
-    """Act on each assignment that is allowed and has its stamp once locked, a transaction each."""
+    """Act on each assignment of `due`, in a transaction of its own; return the number of acts.
+
+    Once locked it must be `allowed`, and the stamp of its `columns` the one that stood still.
+    """
 
     def look_again(pk: UUID) -> bool:
         with transaction.atomic():
@@ -282,7 +300,7 @@ def _each(
 def _try(act: Callable[[], bool], **ids: object) -> bool:
     """Return True if done; losing a race is no failure. `ids` go to the log.
 
-    Others may write meanwhile: SQLite's next writer is whoever asks first.
+    The rest after it lets others write: SQLite's next writer is whoever asks first.
     """
     began_s = time.perf_counter()
     with bound(**ids):
