@@ -13,7 +13,7 @@ from experiments.load.seed import seed
 
 pytestmark = pytest.mark.django_db
 
-MOST = 16
+MOST = 17
 """Queries of any page, those of session, user and role among them."""
 
 PAGES = (

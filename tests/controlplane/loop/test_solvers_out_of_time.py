@@ -39,7 +39,7 @@ def test_a_solver_that_stops_before_the_optimum_is_told_and_what_runs_goes_on(
     policy = registry.make(name, PARAMETERS[name])
     decision = decide_or_keep(busy(), policy, name)
     assert (decision.failure, decision.plan.status) == (None, PlanStatus.HEURISTIC)
-    for options in ("OPTIONS", "CAREFUL"):
+    for options in ("OPTIONS", "CAREFUL_OPTIONS"):
         monkeypatch.setattr(
             program,
             options,
