@@ -47,7 +47,7 @@ def shell_warnings(command: str | Sequence[str], runtime: str) -> Iterator[str]:
 
 def _in_text(command: str) -> Iterator[str]:
     """Yield what a shell would carry out of a command in one string."""
-    words = shell_words.active(command)
+    words = shell_words.words_with_syntax(command)
     of_shell = _texts_of_shells([word for word, _ in words])
     yield from _first_words([active for _, active in words])
     for place, (_, active) in enumerate(words):

@@ -66,7 +66,7 @@ class Backfilling:
         reservations = Conservative(plan, snapshot.memory)
         reservations.start_in_order(rows)
         memory = reservations.to_memory()
-        return built("backfilling", plan, reservations.expected(), memory)
+        return built("backfilling", plan, reservations.expected_starts(), memory)
 
 
 def built(

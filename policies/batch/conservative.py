@@ -1,16 +1,17 @@
 """Conservative backfilling (Mu'alem and Feitelson 2001): every waiting job has a reservation.
 
-A job starts where it delays no reservation, whoever is first. Reservations are in the plan's
-memory. In every round each job, in order, moves to the earliest start beside all others'. That is
-never later than its own while jobs end by their predicted run times. A reservation that no longer
-fits (a job outlived its run time, a node is gone) is made anew.
+A job starts where it delays no reservation, whatever its place in the queue. Reservations are in
+the plan's memory. In every round each job, in order, moves to the earliest start beside the
+reservations of all others. That is never later than its start of the round before while jobs end by
+their predicted run times. A reservation that no longer fits (a job outlived its run time, a node is
+gone) is made anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 from policies.batch.easy import expected
 from policies.batch.plan import BatchPlan, Choice
@@ -25,6 +26,18 @@ LEAST_RUN_S = 1.0
 """Shortest time of a reservation in seconds."""
 
 
+class Need(NamedTuple):
+    """What a job needs: a request on these nodes, alone there or not, for so long.
+
+    Of new jobs with equal needs a later one cannot start before an earlier one.
+    """
+
+    request: Request
+    nodes: NodeSet
+    alone: bool
+    run_s: float
+
+
 class Conservative:
     """Reservations of waiting jobs on a timeline, by row: `reservations`."""
 
@@ -35,8 +48,8 @@ class Conservative:
         self.timeline = Timeline(plan.state, self.now_s)
         self.reservations: dict[int, Reservation] = {}
         self.remembered_reservations = memory.get(MEMORY, {})
-        self.first_starts_s: dict[tuple[Request, NodeSet, bool, float], float] = {}
-        """Earliest start of a new job by what it needs: later equal ones start no earlier."""
+        self.no_start_before_s: dict[Need, float] = {}
+        """Start of the last new job with such a need; inf: there is none at any time."""
 
     def start_in_order(self, rows: Sequence[int]) -> None:
         """Start the jobs whose turn it is, and give all others a reservation."""
@@ -58,7 +71,7 @@ class Conservative:
                 del self.reservations[row]
                 self.plan.take(row, reservation.allocation, reservation.run_s)
 
-    def expected(self) -> dict[int, Expected]:
+    def expected_starts(self) -> dict[int, Expected]:
         """Return the expected starts of the waiting jobs, by row."""
         starts = {}
         for row, reservation in self.reservations.items():
@@ -87,19 +100,20 @@ class Conservative:
         if not seats or any(node not in number_of for node, _ in seats):
             return
         nodes: NodeSet = 0
-        where = []
+        units_on_nodes = []
         for node, units in seats:
             nodes |= 1 << number_of[node]
-            where.append((number_of[node], units))
+            units_on_nodes.append((number_of[node], units))
 
-        # 2. Its first choice that fits there at that time.
+        # 2. Its first choice that fits on these nodes at that time: `find` asks whether it may be
+        #    there at all, `place` gives each node the units that it had.
         start_s = max(self.now_s, start_s)
         for choice in self.plan.choices(row):
             run_s = max(LEAST_RUN_S, choice.run_s)
             state = self.timeline.during(start_s, run_s)
             if self.plan.find(row, choice, state, within=nodes) is None:
                 continue
-            allocation = state.place(choice.request, where)
+            allocation = state.place(choice.request, units_on_nodes)
             if allocation is not None:
                 alone = self.plan.is_alone(row)
                 self._add(row, Reservation(start_s, run_s, allocation, alone))
@@ -118,16 +132,19 @@ class Conservative:
             self.reservations.pop(row, None)
 
     def _earliest(self, row: int, choice: Choice, *, is_new: bool) -> Reservation | None:
-        """Return the earliest reservation of a choice. Equal new jobs start one after another."""
+        """Return the earliest reservation of a choice; None if it fits at no time."""
+        # 1. The search begins where that of the last new job with an equal need has ended.
         alone = self.plan.is_alone(row)
         run_s = max(LEAST_RUN_S, choice.run_s)
-        key = choice.request, choice.nodes, alone, run_s
-        since_s = self.first_starts_s.get(key, -inf) if is_new else -inf
+        need = Need(choice.request, choice.nodes, alone, run_s)
+        since_s = self.no_start_before_s.get(need, -inf) if is_new else -inf
+
+        # 2. The earliest start at which it fits for all of its run time.
         start = self.timeline.earliest(
             lambda state: self.plan.find(row, choice, state), run_s, since_s
         )
         if is_new:
-            self.first_starts_s[key] = inf if start is None else start[0]
+            self.no_start_before_s[need] = inf if start is None else start[0]
         if start is None:
             return None
         start_s, allocation = start

@@ -62,14 +62,31 @@ from profiling.reports import FASTEST
 
 YEAR_S = 366 * 86_400.0
 
+LONGEST_REASON = 2000
+"""Most characters of a reason that are kept."""
+
+IMAGE_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+NOT_REPORTED_BY_AGENTS = frozenset(
+    {AssignmentState.OFFERED, AssignmentState.UNKNOWN, AssignmentState.LOST}
+)
+"""States that the server alone gives."""
+
+DEFAULT_REASON = {
+    AssignmentState.FAILED: ReasonClass.USER,
+    AssignmentState.PREEMPTED: ReasonClass.PREEMPT,
+}
+"""Class of the reason for an end that an agent reports without one."""
+
 
 def launch_spec(assignment: Assignment) -> LaunchSpec:
     """Return the specification of a launch, secrets in plain. Raises jobs.secrets.SecretMissing."""
-    job, node = assignment.job, assignment.node
-    held = assignment.slots.select_related("device").order_by("device__uuid", "slot")
-    slots = list(held) if assignment.gpus else []
+    job = assignment.job
+    node = assignment.node
+    by_device = assignment.slots.select_related("device").order_by("device__uuid", "slot")
+    slots = list(by_device) if assignment.gpus else []
     place = "" if assignment.purpose == "profiling" else job.checkpoint_place
-    may_ask = bool(job.script) and PROGRAMS in node.features and not is_held(assignment)
+    gets_token = bool(job.script) and PROGRAMS in node.features and not is_held(assignment)
     head_bytes, tail_bytes = node.cluster.log_ends if LOG_ENDS in node.features else (0, 0)
     return LaunchSpec(
         assignment=str(assignment.pk),
@@ -122,7 +139,7 @@ def launch_spec(assignment: Assignment) -> LaunchSpec:
         log_head_bytes=head_bytes,
         log_tail_bytes=tail_bytes,
         team=job.team_id if ISOLATED in node.features else 0,
-        script_token=launch_token(assignment) if may_ask else "",
+        script_token=launch_token(assignment) if gets_token else "",
     )
 
 
@@ -140,17 +157,6 @@ def required_features(job: Job, assignment: Assignment, checkpoint_place: str) -
         SIGNAL: job.needs_signal,
     }
     return tuple(sorted(name for name, needed in wanted.items() if needed))
-
-
-LONGEST_REASON = 2000
-IMAGE_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-NOT_REPORTED_BY_AGENTS = frozenset(
-    {AssignmentState.OFFERED, AssignmentState.UNKNOWN, AssignmentState.LOST}
-)
-DEFAULT_REASON = {
-    AssignmentState.FAILED: ReasonClass.USER,
-    AssignmentState.PREEMPTED: ReasonClass.PREEMPT,
-}
 
 
 def accept(
@@ -172,10 +178,14 @@ def accept(
         else:
             _take(node, assignment, request.epoch, spec.grace_s, now)
             return spec
-    raise refusal
+    raise refusal  # after the commit, so that the rejection stays
 
 
 def _take(node: Node, assignment: Assignment, epoch: int, grace_s: float, now: datetime) -> None:
+    """Accept an offer for a session; one that it has accepted before needs nothing.
+
+    Refused if the assignment is over, or another session's.
+    """
     if assignment.state == AssignmentState.OFFERED and assignment.desired == "run":
         lease_s = job_lease_s(intervals_of(node.cluster), assignment.job.on_disconnect)
         values: dict[str, Any] = {"epoch": epoch, "accepted_at": now, "grace_s": grace_s}
@@ -190,6 +200,7 @@ def _take(node: Node, assignment: Assignment, epoch: int, grace_s: float, now: d
 def _reject(
     assignment: Assignment, epoch: int, blame: ReasonClass, reason: str, now: datetime
 ) -> None:
+    """Reject an offer that cannot start; what was accepted before goes on."""
     if assignment.state != AssignmentState.OFFERED:
         return
     text = reason[:LONGEST_REASON]
@@ -203,17 +214,21 @@ def report_state(
 
     A replay (known `seq` and state, or a known end) changes nothing; other old reports are refused.
     """
-    now, dropped = now or timezone.now(), Dropped()
+    now = now or timezone.now()
     _check(report)
-    report = replace(report, observed_at_s=dropped.in_time(report.observed_at_s, now.timestamp()))
     with transaction.atomic():
+        # 1. The assignment, and the report without figures that cannot be.
         node = lock_session(node_pk, report.epoch)
         assignment = lock_own(node, assignment_id, report.fence)
-        report = replace(report, steps=_possible_steps(assignment, report, now, dropped))
+        report, dropped = _plausible(assignment, report, now)
         note_dropped({node.pk: dropped} if dropped.figures else {}, now)
+
+        # 2. A replay changes nothing; another old report is refused.
         if _is_replay(assignment, report):
             return AssignmentState(assignment.state)
         _check_fresh(assignment, report)
+
+        # 3. Its facts: the job's image, and progress within a state.
         if report.image_digest:
             Job.objects.filter(pk=assignment.job_id, image_digest="").update(
                 image_digest=report.image_digest
@@ -223,13 +238,17 @@ def report_state(
                 **_report_values(report)
             )
             return report.to
+
+        # 4. The move to another state, and what follows from it for the job.
         data = {"seq": report.seq}
         if report.exit_code is not None:
             data["exit_code"] = report.exit_code
-        move, values = MOVE_TO[report.to], _values(assignment, report, now)
+        values = _changed_fields(assignment, report, now)
+        observed_at = datetime.fromtimestamp(report.observed_at_s, UTC)
         try:
-            observed_at = datetime.fromtimestamp(report.observed_at_s, UTC)
-            move_assignment(assignment, move, observed_at=observed_at, data=data, **values)
+            move_assignment(
+                assignment, MOVE_TO[report.to], observed_at=observed_at, data=data, **values
+            )
         except IllegalAssignmentMoveError as error:
             raise AgentCallError(409, "illegal_move", str(error)) from error
         if assignment.state == AssignmentState.RUNNING:
@@ -239,15 +258,23 @@ def report_state(
         return AssignmentState(assignment.state)
 
 
-def _possible_steps(
-    assignment: Assignment, report: StateReport, now: datetime, dropped: Dropped
-) -> int | None:
-    """Return the reported steps; None for more than a launch can make."""
+def _plausible(
+    assignment: Assignment, report: StateReport, now: datetime
+) -> tuple[StateReport, Dropped]:
+    """Return the report without figures that cannot be, and a note of these.
+
+    They are a time in the future, and more steps than a launch can make.
+    """
+    dropped = Dropped()
+    observed_at_s = dropped.in_time(report.observed_at_s, now.timestamp())
     most = assignment.start_steps + FASTEST * (longest_s(assignment, now) + CLOCK_S)
-    return None if dropped.within("steps", report.steps, 0, most) is None else report.steps
+    are_possible = dropped.within("steps", report.steps, 0, most) is not None
+    steps = report.steps if are_possible else None
+    return replace(report, observed_at_s=observed_at_s, steps=steps), dropped
 
 
 def _check(report: StateReport) -> None:
+    """Refuse a report with a state or a value that no agent may report."""
     if report.to in NOT_REPORTED_BY_AGENTS:
         raise invalid("to", f"an agent cannot report {report.to}")
     check_number("seq", report.seq, 0, inf)
@@ -261,6 +288,7 @@ def _check(report: StateReport) -> None:
 
 
 def _report_values(report: StateReport) -> dict[str, Any]:
+    """Return the columns that change also by a report within a state."""
     values: dict[str, Any] = {"report_seq": report.seq}
     if report.prepared_fraction is not None:
         values["prepared_fraction"] = report.prepared_fraction
@@ -268,19 +296,27 @@ def _report_values(report: StateReport) -> dict[str, Any]:
 
 
 def _is_replay(assignment: Assignment, report: StateReport) -> bool:
-    if assignment.state == report.to and (
-        assignment.state in ENDED or report.seq == assignment.report_seq
-    ):
+    """Return True if the server knows this report already."""
+    # 1. It is the newest one, or tells the end that is known.
+    is_newest = report.seq == assignment.report_seq
+    if assignment.state == report.to and (assignment.state in ENDED or is_newest):
         return True
+
+    # 2. It is an earlier one, by the assignment's history.
     known = assignment.events.filter(to_state=report.to, data__seq=report.seq)
     return report.seq <= assignment.report_seq and known.exists()
 
 
 def _check_fresh(assignment: Assignment, report: StateReport) -> None:
+    """Refuse a report of an ended assignment, of another session, or older than a known one.
+
+    Of an offer no session has the assignment yet, and an agent may reject it.
+    """
     if assignment.state in ENDED:
         raise stale_assignment(f"assignment {assignment.pk} is over ({assignment.state})")
-    untaken = assignment.state == AssignmentState.OFFERED and report.to is AssignmentState.REJECTED
-    if assignment.epoch != report.epoch and not untaken:
+    is_offer = assignment.state == AssignmentState.OFFERED
+    rejects_offer = is_offer and report.to is AssignmentState.REJECTED
+    if assignment.epoch != report.epoch and not rejects_offer:
         raise stale_assignment(
             f"assignment {assignment.pk} is not held by the session of epoch {report.epoch}"
         )
@@ -290,7 +326,8 @@ def _check_fresh(assignment: Assignment, report: StateReport) -> None:
         )
 
 
-def _values(assignment: Assignment, report: StateReport, now: datetime) -> dict[str, Any]:
+def _changed_fields(assignment: Assignment, report: StateReport, now: datetime) -> dict[str, Any]:
+    """Return the columns that a move to another state changes."""
     values = {**_report_values(report), "epoch": report.epoch}
     if report.container:
         values["container"] = report.container
@@ -299,11 +336,13 @@ def _values(assignment: Assignment, report: StateReport, now: datetime) -> dict[
     if report.to is AssignmentState.RUNNING and assignment.running_at is None:
         values["running_at"] = now
     if report.to in ENDED:
+        # The end of a short launch comes without an earlier report of its start.
         if report.ran_s is not None and assignment.running_at is None:
             values["running_at"] = _began(assignment, report.ran_s, now)
-        reason_class = report.reason_class or DEFAULT_REASON.get(report.to) or ""
-        values |= {"exit_code": report.exit_code, "reason_class": reason_class}
-        values |= {"reason": report.reason[:LONGEST_REASON], "ended_at": now}
+        values["exit_code"] = report.exit_code
+        values["reason_class"] = report.reason_class or DEFAULT_REASON.get(report.to) or ""
+        values["reason"] = report.reason[:LONGEST_REASON]
+        values["ended_at"] = now
     return values
 
 
@@ -313,9 +352,10 @@ def _began(assignment: Assignment, ran_s: float, now: datetime) -> datetime:
 
 
 def longest_s(assignment: Assignment, now: datetime) -> float:
-    """Return the longest time for which it can have run: a year if accepted in a time to come.
+    """Return the longest time in seconds for which it can have run.
 
-    That is when the server's clock was ahead; how long it ran is not known then.
+    A year if `accepted_at` lies in the future: the server's clock was ahead then, and how long it
+    ran is not known.
     """
     gone_s = (now - (assignment.accepted_at or now)).total_seconds()
     return gone_s if gone_s >= 0.0 else YEAR_S

@@ -196,7 +196,7 @@ def _words(line: str) -> list[tuple[str, str]]:
     """
     if len(line) > LONGEST_LINE:
         return []
-    return shell_words.active(line)
+    return shell_words.words_with_syntax(line)
 
 
 def _options_of_line(line: str, place: str, known: Mapping[str, str]) -> Iterator[ContainerOption]:

@@ -15,16 +15,20 @@ KILLED = 128 + signal.SIGKILL
 
 LONGEST_ERROR = 1000
 
+NOT_PROCESS_1 = 18
+NO_PYTHON_OR_SLEEP = 19
+"""Exit codes of `guarding/guard.sh` before the guard begins."""
+
 NO_GUARD = {
-    18: "the guard is not process 1 of its container",
-    19: (
+    NOT_PROCESS_1: "the guard is not process 1 of its container",
+    NO_PYTHON_OR_SLEEP: (
         "the image has neither Python 3.9 nor the command sleep, of which the lease guard needs"
         " one: add one"
     ),
 }
-"""Exit codes of guard.sh before it begins."""
+"""What went wrong, by exit code."""
 
-ENDED_WELL = (0, EXIT_PREEMPTED, EXIT_STALE_FENCE)
+NOT_OOM_CODES = (0, EXIT_PREEMPTED, EXIT_STALE_FENCE)
 """Exit codes of jobs that were not killed for memory, even if another of their processes was."""
 
 
@@ -32,16 +36,22 @@ def end_of(container: Container, report: dict[str, Any] | None, begun: bool) -> 
     """Return the end of a run whose container has ended.
 
     `report`: the guard's `exit.json`, which the job could have written too; None if there is none.
-    `begun`: the guard owned the launch.
+    `begun`: the guard had taken over the launch before the container ended.
     """
     if report is None:
         return _end_without_report(container, begun)
+
+    # 1. The report as the agent believes it: a job cannot say who is to blame for its end.
     ended_at_s = report.get("ended_at_s") or container.ended_at_s
     try:
         ended = exit_of({**report, "blame": None, "ended_at_s": ended_at_s})
     except (TypeError, ValueError, OverflowError):
         return _end_without_report(container, begun)
-    is_oom = container.oom and ended.stopped_by is None and ended.exit_code not in ENDED_WELL
+
+    # 2. The Engine tells of any process that was killed for memory. That is why the job failed
+    #    unless it was stopped, or ended as it wanted.
+    failed_by_itself = ended.stopped_by is None and ended.exit_code not in NOT_OOM_CODES
+    is_oom = container.oom and failed_by_itself
     return replace(ended, error=ended.error[:LONGEST_ERROR], oom=ended.oom or is_oom)
 
 
