@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from clusters.models import Cluster
 from clusters.services.nodes import node_drain
@@ -32,7 +31,7 @@ pytestmark = [
 GPUS = 3
 STEPS = 60
 STEP_S = {"default": dict.fromkeys(range(1, GPUS + 1), 0.05)}
-PACKAGES = Path(torch.__file__).parents[1]
+PACKAGES = Path(pytest.__file__).parents[1]
 """The installed packages, PyTorch among them: the image's Python is of the same version."""
 
 MOUNTS = [
@@ -98,6 +97,11 @@ def type_of(rank: Assignment) -> str:
     return str(rank.node.gpu_type)
 
 
+def is_queued(job: Job) -> bool:
+    job.refresh_from_db()
+    return job.state == JobState.QUEUED
+
+
 def until_all(site: DockerSite, ranks: tuple[Assignment, ...], state: AssignmentState) -> None:
     site.until(lambda: all(is_state(rank, state) for rank in ranks), within_s=180.0)
 
@@ -119,11 +123,11 @@ def test_a_mixed_gang_of_containers_survives_a_move_and_a_kill(
     assert second[0].start_steps == first[0].steps_done > 0
     with an_api() as api:
         api.kill(second[1].container, signal="SIGKILL")
-    until_all(site, second, AssignmentState.FAILED)
-    reasons = [rank.reason_class for rank in second]
-    assert reasons == [ReasonClass.GANG, ReasonClass.NODE]
-    job.refresh_from_db()
-    assert job.state == JobState.QUEUED
+    until_all(site, second[1:], AssignmentState.FAILED)
+    assert second[1].reason_class == ReasonClass.NODE
+    site.until(lambda: is_queued(job), within_s=180.0)
+    second[0].refresh_from_db()
+    assert second[0].state in (AssignmentState.FAILED, AssignmentState.PREEMPTED)
 
     # 3. It goes on from its checkpoint to its end, and has learned what it learns undisturbed.
     third = launched(site, job)
@@ -137,7 +141,8 @@ def test_a_mixed_gang_of_containers_survives_a_move_and_a_kill(
     # 4. The gang is one in its prediction, its measured speed and its bill.
     lead, member = third
     assert lead.predicted_steps_per_s == member.predicted_steps_per_s is not None
-    measured = Measurement.objects.get(assignment=lead)
     (slower,) = [type_of(rank) for rank in third if type_of(rank) != "V100"]
-    assert (str(measured.gpu_type), measured.gpus, measured.spread) == (slower, GPUS, True)
+    measured = list(Measurement.objects.filter(assignment=lead))
+    assert {str(each.gpu_type) for each in measured} == {slower}
+    assert {(each.gpus, each.spread) for each in measured} == {(GPUS, True)}
     assert all(rank.energy_cost is not None and rank.energy_cost > 0 for rank in third)
