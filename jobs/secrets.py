@@ -20,6 +20,7 @@ from jobs.models import Secret, Team
 from jobs.submission.validation import JobInvalid
 
 MAX_SECRET = 32_768
+"""Most characters of a secret."""
 
 
 class SecretMissing(Exception):
@@ -70,19 +71,33 @@ def reveal(secret: Secret) -> str:
 
 
 def reveal_references(team: Team, environment: Mapping[str, object]) -> dict[str, str]:
-    """Return values in clear of the variables that refer to secrets. Raises SecretMissing."""
-    references = [(name, v) for name, v in environment.items() if isinstance(v, dict)]
-    wanted = {name: str(reference["secret"]) for name, reference in references}
-    secrets = {s.name: s for s in Secret.objects.filter(team=team, name__in=set(wanted.values()))}
-    for variable, name in wanted.items():
+    """Return the values in clear of a job's variables that refer to secrets, by variable.
+
+    The value of such a variable is {"secret": NAME}. Raises SecretMissing.
+    """
+    # 1. Names of secrets by variable.
+    secret_names: dict[str, str] = {}
+    for variable, value in environment.items():
+        if isinstance(value, dict):
+            secret_names[variable] = str(value["secret"])
+
+    # 2. The team's secrets of these names. All must be there before any is decrypted.
+    rows = Secret.objects.filter(team=team, name__in=set(secret_names.values()))
+    secrets = {secret.name: secret for secret in rows}
+    for variable, name in secret_names.items():
         if name not in secrets:
             raise SecretMissing(f"{variable}: team {team} has no secret {name}")
-    return {variable: reveal(secrets[name]) for variable, name in wanted.items()}
+    return {variable: reveal(secrets[name]) for variable, name in secret_names.items()}
 
 
 def rotate() -> tuple[int, list[Secret]]:
-    """Encrypt all secrets with the first key: (number, those that no key decrypts, unchanged)."""
-    fernet, rotated, closed = _fernet(), 0, []
+    """Encrypt all secrets with the first key.
+
+    Return the number of encrypted ones, and those that no key decrypts, which stay as they are.
+    """
+    fernet = _fernet()
+    rotated = 0
+    undecryptable = []
     for pk in Secret.objects.order_by("pk").values_list("pk", flat=True):
         with transaction.atomic():
             secret = Secret.objects.select_for_update().filter(pk=pk).first()
@@ -93,13 +108,14 @@ def rotate() -> tuple[int, list[Secret]]:
                 Secret.objects.filter(pk=pk).update(ciphertext=ciphertext)
                 rotated += 1
             except InvalidToken:
-                closed.append(secret)
-    record("secret.rotate", "all secrets", new={"rotated": rotated, "closed": len(closed)})
-    return rotated, closed
+                undecryptable.append(secret)
+    counts = {"rotated": rotated, "closed": len(undecryptable)}
+    record("secret.rotate", "all secrets", new=counts)
+    return rotated, undecryptable
 
 
 def given_keys() -> list[Fernet]:
-    """Keys of LOADMASTER_SECRETS_KEY, the first encrypts. Raises ImproperlyConfigured."""
+    """Return the keys of LOADMASTER_SECRETS_KEY in order. Raises ImproperlyConfigured."""
     keys = os.environ.get("LOADMASTER_SECRETS_KEY", "").split(",")
     try:
         return [Fernet(key.strip()) for key in keys if key.strip()]
@@ -110,10 +126,14 @@ def given_keys() -> list[Fernet]:
 
 
 def _fernet() -> MultiFernet:
-    own = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
-    return MultiFernet([*given_keys(), *map(_derived, own)])
+    """Return what encrypts with the first key, and decrypts with all keys."""
+    keys = given_keys()
+    for secret_key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS):
+        keys.append(_derived_key(secret_key))
+    return MultiFernet(keys)
 
 
-def _derived(secret_key: str) -> Fernet:
+def _derived_key(secret_key: str) -> Fernet:
+    """Return the key for secrets that is derived from one of Django's keys."""
     kdf = HKDF(SHA256(), 32, salt=None, info=b"loadmaster team secrets 1")
     return Fernet(base64.urlsafe_b64encode(kdf.derive(secret_key.encode())))

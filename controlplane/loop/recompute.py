@@ -1,4 +1,4 @@
-"""Recomputation of a stored round: figures from the rows, plan from its snapshot."""
+"""Recomputation of a stored round: figures from its plan and prices, the plan from its snapshot."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -66,7 +66,7 @@ def find_round(name: str) -> Round:
 
 
 def recompute(row: Round) -> tuple[Figure, ...]:
-    """Objective and cost rate of the stored plan at the prices known at the round."""
+    """Return objective and cost rate of the stored plan, at the prices known at the round."""
     plan = plan_json.from_json(row.plan)
     snapshot = _priced_anew(row)
     return (
@@ -88,9 +88,10 @@ def replay(row: Round) -> Plan:
 
 
 def digests(row: Round, again: Plan) -> tuple[str, str]:
-    """Digests to compare: of the stored plan, and of `again`, the one decided anew.
+    """Return the digests of the stored plan and of `again`, the plan decided anew, to compare them.
 
-    An older version's plan gives reasons to wait in another form, so its placements are compared.
+    A plan of an older version has reasons to wait in another form. Then both digests are those of
+    the placements.
     """
     if row.plan["version"] == PLAN_VERSION:
         return row.plan_sha256, plan_json.digest(again)
@@ -109,17 +110,25 @@ def _priced_anew(row: Round) -> Snapshot:
 
 
 def _objective(row: Round, plan: Plan, snapshot: Snapshot) -> float | None:
-    """Objective of the plan by its policy; None without objective or own decision."""
+    """Return the objective of the plan by its policy.
+
+    Return None if the policy has no objective, or if the round did not decide the plan itself.
+    """
     if plan.status is PlanStatus.KEPT or row.carried is not None:
         return None
+
+    # 1. The snapshot that the policy was given: without jobs above limits, and profile runs.
     policy = make(row.policy, row.parameters)
     within_limits, _ = within_team_limits(snapshot)
     shown, _ = reserve_profiling(within_limits)
+
+    # 2. The cost search decides anew.
     if isinstance(policy, CostSearch):
         return policy(shown).objective
     if not isinstance(policy, RandomizedGreedy):
         return None
-    # ANDREAS' objective is a function of a solution: the nodes and configurations of the plan.
+
+    # 3. ANDREAS' objective is a function of a solution: the nodes and configurations of the plan.
     problem = build(shown, charged=policy.mode == "paper")
     ids = problem.snapshot.jobs.columns.ids
     job_numbers = {ids[row]: number for number, row in enumerate(problem.rows)}

@@ -27,16 +27,22 @@ AUTOGROUP = Path("/proc/self/autogroup")
 """File with the niceness of this process' session."""
 
 AUTOGROUP_TRIES = 10
+"""Most tries to change the niceness of the session."""
+
 AUTOGROUP_PAUSE_S = 0.1
-"""Linux takes one such change of all users in each 0.1 s."""
+"""Time between tries in seconds: Linux accepts one such change in 0.1 s, whoever makes it."""
 
 M_MMAP_THRESHOLD = -3
+"""glibc's setting for the least size in bytes of a block that is mapped by itself."""
+
 LARGE_BYTES = 1 << 20
-"""glibc's setting for the size from which a block is mapped alone, and its value."""
+"""Value of M_MMAP_THRESHOLD."""
 
 M_ARENA_MAX = -8
+"""glibc's setting for the number of heaps that threads share."""
+
 ARENAS = 2
-"""glibc's setting for the number of heaps that threads share, and its value."""
+"""Value of M_ARENA_MAX."""
 
 
 def set_up_child(
@@ -105,12 +111,12 @@ def limit_memory(most_bytes: int) -> None:
 
 
 def half_of_memory() -> int:
-    """Half of the memory in bytes, and at least LEAST_BYTES."""
+    """Return half of the memory in bytes, but at least LEAST_BYTES."""
     return max(memory_bytes() // 2, LEAST_BYTES)
 
 
 def memory_bytes(limit: Path = CGROUP) -> int:
-    """Memory of the machine in bytes, or the container's limit."""
+    """Return the memory of the machine in bytes, or the container's limit if that is less."""
     machine_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         return min(machine_bytes, int(limit.read_text()))
@@ -119,12 +125,12 @@ def memory_bytes(limit: Path = CGROUP) -> int:
 
 
 def keep_little_memory() -> None:
-    """Return large blocks to the system as soon as they are free, and share heaps.
+    """Return large blocks to the system as soon as they are free, and let threads share heaps.
 
-    glibc raises that size with each large block that is freed, and gives each thread a heap: each
-    then keeps as much as its largest request took.
+    If nothing is set, glibc raises M_MMAP_THRESHOLD with each large block that is freed, and gives
+    each thread a heap of its own. Each heap then keeps the memory of its thread's largest request.
     """
-    with suppress(AttributeError):  # another library of C
+    with suppress(AttributeError):  # a C library other than glibc
         libc = ctypes.CDLL(None)
         libc.mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
         libc.mallopt(M_ARENA_MAX, ARENAS)

@@ -16,6 +16,7 @@ PASSED_ON = ("HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "TMPDIR")
 """The agent's variables that jobs inherit."""
 
 PROFILING = "profiling"
+"""Purpose of the launch of a profile run."""
 
 
 def objection(
@@ -30,13 +31,16 @@ def objection(
 
     `runtime`: name of the agent's runtime; `live`: entries of the journal that have not ended.
     """
+    # 1. The user's fault: nothing to run.
     if not spec.command and not spec.script:
         return ReasonClass.USER, "the command is empty"
-    unknown = set(spec.required_features) - FEATURES
+
+    # 2. Faults of the node or the server: the specification, the ranks' address, the devices.
+    unknown_features = set(spec.required_features) - FEATURES
     offered = (PROTOCOL_VERSION, offer.assignment, offer.fence)
-    problem = ""
-    if unknown:
-        problem = f"this agent does not know: {', '.join(sorted(unknown))}; install a newer one"
+    if unknown_features:
+        names = ", ".join(sorted(unknown_features))
+        problem = f"this agent does not know: {names}; install a newer one"
     elif (spec.version, spec.assignment, spec.fence) != offered:
         problem = "the specification is not that of the offer"
     elif not is_safe_id(spec.assignment) or not is_safe_id(spec.job):
@@ -60,12 +64,15 @@ def _device_problem(
     spec: LaunchSpec, devices: Iterable[DeviceReport], live: Iterable[Entry]
 ) -> str:
     """Return why the launch cannot have its devices; "" if it can."""
+    # 1. Are they here, and healthy?
     offered = {device.uuid: device for device in devices}
     for uuid in spec.devices:
         if uuid not in offered:
             return f"device {uuid} is not on this node"
         if not offered[uuid].healthy:
             return f"device {uuid} is unhealthy: {offered[uuid].trouble}"
+
+    # 2. Does another assignment still hold the slot of one?
     for entry in live:
         held = set(entry.devices) & set(spec.devices)
         if held and entry.slot == spec.slot and entry.assignment != spec.assignment:
@@ -76,12 +83,13 @@ def _device_problem(
 
 def node_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the variables that a job inherits from the agent; none can hold its tokens."""
-    kept = {name: environ[name] for name in PASSED_ON if name in environ}
+    inherited = {name: environ[name] for name in PASSED_ON if name in environ}
     path = environ.get("PATH", os.defpath)
+    # If the agent runs in a virtual environment, jobs run in it, too.
     if sys.prefix != sys.base_prefix:
-        kept["VIRTUAL_ENV"] = sys.prefix
+        inherited["VIRTUAL_ENV"] = sys.prefix
         path = f"{Path(sys.prefix) / 'bin'}:{path}"
-    return {"LANG": "C.UTF-8", **kept, "PATH": path}
+    return {"LANG": "C.UTF-8", **inherited, "PATH": path}
 
 
 def contract(spec: LaunchSpec, checkpoints: Path) -> dict[str, str]:
@@ -148,6 +156,8 @@ def signal_of(spec: LaunchSpec) -> Warned | None:
     if not spec.signal:
         return None
     warning = end_signal(spec.signal)
+    # Slurm's B: means the first process alone. Else the steps of a script get the signal, or all
+    # processes of a command.
     receivers = "all"
     if warning.first:
         receivers = "first"

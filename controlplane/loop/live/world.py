@@ -1,4 +1,4 @@
-"""Live cluster as a world of the loop, for the one round whose lock is held."""
+"""Live cluster as the loop's world, for one round: that of the process that holds its lock."""
 
 import logging
 import time
@@ -39,18 +39,23 @@ Clock: TypeAlias = Callable[[], float]
 """Seconds since the epoch."""
 
 Solve: TypeAlias = Callable[[str, Mapping[str, Any], Snapshot], Plan]
-"""(policy, parameters, snapshot) -> plan; raises PolicyError. A child in production."""
+"""Function (policy, parameters, snapshot) -> plan that raises PolicyError.
+
+In production it asks a child process.
+"""
 
 OVERHEAD_S = 30.0
-"""Longest time of a round beside its solver."""
+"""Longest time of a round in seconds, without its solver's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
     """Dependencies of a live round, replaceable in tests.
 
-    `await_solver` returns once a snapshot can be solved. A lock is held for `hold_s` at most
-    (default: solver limit and OVERHEAD_S), renewed every `renew_s`, expiring after `expiry_s`.
+    `knowledge`: what is measured of kinds. `await_solver` returns once a snapshot can be solved.
+    The lock is held for `hold_s` at most (default: solver limit and OVERHEAD_S). It is renewed
+    every `renew_s`, and expires `expiry_s` after the last renewal. `watch` tells whether the lock's
+    owner still renews it.
     """
 
     solve: Solve
@@ -63,51 +68,64 @@ class Ports:
     watch: Watch = THIS_MACHINE
 
     def renewal(self) -> Renewal:
+        """Return how the round's lock is renewed."""
         hold_s = self.hold_s or settings.SOLVER_TIMEOUT_S + OVERHEAD_S
         return Renewal(hold_s, self.expiry_s, self.renew_s)
 
 
 class LiveWorld:
-    """World of a held round: `snapshot` and `apply` use one transaction each."""
+    """World of one round: `snapshot` and `apply` use one transaction each.
+
+    The steps of the round are called in order: `snapshot` first, which sets `_observation` and
+    `_row`, the round's row in the database.
+    """
 
     def __init__(self, lock: RoundLock, ports: Ports) -> None:
-        self.lock, self.ports = lock, ports
-        self.observed: Observation | None = None
-        self.row: Round | None = None
+        self.lock = lock
+        self.ports = ports
+        self._observation: Observation | None = None
+        self._row: Round | None = None
 
     def snapshot(self) -> Snapshot:
-        """Snapshot of now; opens the round's row."""
+        """Return the snapshot of now, and open the round's row."""
         began = time.perf_counter()
-        self.observed = observe(
+        self._observation = observe(
             self.lock.cluster_id, self.ports.clock(), self.lock.number, self.ports.knowledge
         )
-        self.row = record.open_round(
-            self.lock, self.observed, self._now(), time.perf_counter() - began
-        )
-        return self.observed.snapshot
+        snapshot_s = time.perf_counter() - began
+        self._row = record.open_round(self.lock, self._observation, self._now(), snapshot_s)
+        return self._observation.snapshot
 
     def decide(self, snapshot: Snapshot) -> Plan:
-        """Plan of the cluster's policy and parameters at the snapshot."""
-        cluster = self._seen()[0].cluster
+        """Return the plan of the cluster's policy for the snapshot. Raises PolicyError."""
+        observation, row = self._opened()
+        cluster = observation.cluster
         began = time.perf_counter()
         try:
             return self.ports.solve(cluster.policy, cluster.policy_parameters, snapshot)
         finally:
-            Round.objects.filter(pk=self._seen()[1].pk).update(solve_s=time.perf_counter() - began)
+            solve_s = time.perf_counter() - began
+            Round.objects.filter(pk=row.pk).update(solve_s=solve_s)
 
     def last_plan(self) -> LastPlan | None:
-        """Previous plan, if policy and parameters are still the same."""
-        return record.last_plan(self._seen()[1])
+        """Return the previous plan; None if policy or parameters have changed since."""
+        _, row = self._opened()
+        return record.last_plan(row)
 
     def apply(self, decision: Decision) -> Applied:
-        """Apply the plan and close the round; LostLockError if another round took over."""
-        observed, row = self._seen()
+        """Apply the plan and close the round. Raises LostLockError if another round took over."""
+        observed, row = self._opened()
         plan = decision.plan
         if decision.left_out:
             logger.warning("policy %s: %s", row.policy, plan.message)
-        began, written = time.perf_counter(), record.Written.of(plan, observed)
+
+        # 1. Prepare as much as possible before the transaction, which locks rows.
+        began = time.perf_counter()
+        written = record.Written.of(plan, observed)
         prepared = Prepared.of(observed, plan, row)
         record.note_waiting(written, self.lock, self._now)
+
+        # 2. Apply the plan if the lock is still this round's, and ask for another round if needed.
         now = self._now()
         with transaction.atomic():
             locks.check(self.lock, now)
@@ -116,6 +134,8 @@ class LiveWorld:
             if record.wants_another(row, observed, plan, applied):
                 request_reschedule(observed.cluster, Reason.LEFTOVER)
             locks.release(self.lock)
+
+        # 3. Store when waiting jobs are expected to start, outside the transaction.
         Round.objects.filter(pk=row.pk).update(apply_s=time.perf_counter() - began)
         store_expected(
             RoundKey(row.cluster_id, row.number, row.policy),
@@ -125,30 +145,40 @@ class LiveWorld:
         )
         return applied
 
-    def _seen(self) -> tuple[Observation, Round]:
-        if self.observed is None or self.row is None:
+    def _opened(self) -> tuple[Observation, Round]:
+        """Return what `snapshot` has set: the observation, and the round's row."""
+        if self._observation is None or self._row is None:
             raise RuntimeError("take a snapshot before deciding or applying")
-        return self.observed, self.row
+        return self._observation, self._row
 
     def _now(self) -> datetime:
+        """Return the time of the world's clock."""
         return datetime.fromtimestamp(self.ports.clock(), UTC)
 
 
 def hold_round(cluster_id: int, ports: Ports) -> RoundResult | None:
-    """Answer waiting events by one round's commit; None without events or lock."""
+    """Run one round if events of the cluster wait for one, and return its result.
+
+    Return None without such events, without the lock, and if the lock was lost.
+    """
+    # 1. Get the lock.
     if not is_wanted(cluster_id):
         return None
     ports.await_solver()
-    renewal, now = ports.renewal(), datetime.fromtimestamp(ports.clock(), UTC)
+    renewal = ports.renewal()
+    now = datetime.fromtimestamp(ports.clock(), UTC)
     lock = locks.acquire(cluster_id, now, renewal.expires(now), ports.watch)
     if lock is None:
         return None
+
+    # 2. Run the round, unless one of another process has answered the events meanwhile.
     with bound(cluster=cluster_id, round=lock.number), renewed(lock, renewal):
         world = LiveWorld(lock, ports)
         try:
-            wanted = is_wanted(lock.cluster_id)
+            if not is_wanted(lock.cluster_id):
+                return None
             policy = Cluster.objects.values_list("policy", flat=True).get(pk=lock.cluster_id)
-            return run_round(world, world.decide, name=policy) if wanted else None
+            return run_round(world, world.decide, name=policy)
         except LostLockError as lost:
             logger.warning("%s", lost)
             return None

@@ -1,7 +1,8 @@
-"""Changes for the readers of live pages: one look for all of them.
+"""Changed rows of the database as topics, for all readers of live pages at once.
 
-A row that commits after a later one is missed, so pages also refresh now and then. Topics: `jobs`,
-`job:<id>`, `nodes`, `rounds`, of visible jobs only.
+Topics are `jobs`, `job:<id>`, `nodes` and `rounds`; a reader gets those of jobs only for jobs that
+the reader may see. A row whose transaction commits after that of a row with a higher key is missed,
+so pages also refresh now and then.
 """
 
 from collections import defaultdict
@@ -20,6 +21,7 @@ from controlplane.web.operators import is_operator
 from jobs.models import AssignmentEvent, JobEvent, LogChunk, Membership, ProgressPoint
 
 MOST_ROWS = 500
+"""Most new rows of a model that are read at once."""
 
 OF_JOBS: Mapping[type[Model], str] = {
     JobEvent: "job",
@@ -30,12 +32,15 @@ OF_JOBS: Mapping[type[Model], str] = {
 """Followed rows of jobs, with the path to the job."""
 
 Cursors: TypeAlias = Mapping[type[Model], int]
-"""Newest row already told of each followed model."""
+"""Primary key of the last row of each followed model that readers were told of."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reader of a stream, by the login as it was when the stream began."""
+    """Reader of a stream of changes, with the login as it was when the stream began.
+
+    `user`: primary key. `session`: key of the login's session. `password`: Django's hash of it.
+    """
 
     user: int
     session: str
@@ -43,63 +48,88 @@ class Reader:
 
     @classmethod
     def of(cls, user: User, session: str) -> "Reader":
+        """Return the reader for a user and the key of the session."""
         return cls(user.pk, session, user.get_session_auth_hash())
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Changed rows: jobs of each model with their teams, and the models of which any changed."""
+    """Changes since the last look.
+
+    `jobs`: by followed model of jobs, the team of each changed job, by the job's id. `models`: the
+    followed models with new rows.
+    """
 
     jobs: Mapping[type[Model], Mapping[str, int]]
-    moved: frozenset[type[Model]]
+    models: frozenset[type[Model]]
 
     def topics(self, teams: Collection[int] | None) -> frozenset[str]:
-        """Topics for a member of these teams; None for an operator, who sees all."""
-        seen = {
-            model: {job for job, team in rows.items() if teams is None or team in teams}
-            for model, rows in self.jobs.items()
-        }
-        listed = seen[JobEvent] | seen[AssignmentEvent] | seen[ProgressPoint]
-        topics = {f"job:{pk}" for pk in listed | seen[LogChunk]}
-        topics |= {"jobs"} if listed else set()
-        topics |= {"nodes"} if self.moved & {AssignmentEvent, NodeEvent} else set()
-        topics |= {"rounds"} if Round in self.moved else set()
+        """Return the changed topics for a member of these teams; None: an operator sees all."""
+        # 1. Jobs that this reader may see. New lines of a log do not change the list of jobs.
+        changed_jobs: set[str] = set()
+        changed_in_list: set[str] = set()
+        for model, team_of_job in self.jobs.items():
+            visible = {job for job, team in team_of_job.items() if teams is None or team in teams}
+            changed_jobs.update(visible)
+            if model is not LogChunk:
+                changed_in_list.update(visible)
+
+        # 2. Topics of each job, and of the lists.
+        topics = {f"job:{job}" for job in changed_jobs}
+        if changed_in_list:
+            topics.add("jobs")
+        if AssignmentEvent in self.models or NodeEvent in self.models:
+            topics.add("nodes")
+        if Round in self.models:
+            topics.add("rounds")
         return frozenset(topics)
 
 
 def newest() -> Cursors:
+    """Return cursors for which all present rows are old."""
     followed: list[type[Model]] = [*OF_JOBS, Round, NodeEvent]
-    return {model: _newest(model) for model in followed}
+    return {model: _newest_key(model) for model in followed}
 
 
 def look(
     readers: Collection[Reader], cursors: Cursors
 ) -> tuple[Mapping[Reader, frozenset[str]], Cursors]:
-    """(topics changed since, by reader; new cursors). Who may no longer read is left out."""
-    found, after = changes_since(cursors)
+    """Return the changed topics of each reader, and the new cursors.
+
+    Readers who may no longer read are left out.
+    """
+    # 1. What changed, and the readers' users and teams as they are now.
+    changes, new_cursors = changes_since(cursors)
     users = User.objects.filter(pk__in={reader.user for reader in readers}, is_active=True)
-    known = {user.pk: user for user in users}
+    user_by_pk = {user.pk: user for user in users}
     teams: defaultdict[int, set[int]] = defaultdict(set)
-    for user, team in Membership.objects.filter(user__in=known).values_list("user_id", "team_id"):
-        teams[user].add(team)
-    topics = {
-        pk: found.topics(None if is_operator(user) else teams[pk]) for pk, user in known.items()
-    }
-    return {reader: topics[reader.user] for reader in _logged_in(readers, known)}, after
+    memberships = Membership.objects.filter(user__in=user_by_pk)
+    for user_pk, team_pk in memberships.values_list("user_id", "team_id"):
+        teams[user_pk].add(team_pk)
+
+    # 2. Topics once per user, for all logins of the user.
+    topics = {}
+    for pk, user in user_by_pk.items():
+        visible_teams = None if is_operator(user) else teams[pk]
+        topics[pk] = changes.topics(visible_teams)
+    logged_in = _logged_in(readers, user_by_pk)
+    return {reader: topics[reader.user] for reader in logged_in}, new_cursors
 
 
 def changes_since(cursors: Cursors) -> tuple[Changes, Cursors]:
-    after: dict[type[Model], int] = {}
+    """Return the changes after the cursors, and the cursors after these changes."""
+    new_cursors: dict[type[Model], int] = {}
     jobs: dict[type[Model], Mapping[str, int]] = {}
-    for model, path in OF_JOBS.items():
-        after[model], jobs[model] = _job_rows(model, cursors[model], path)
-    after |= {model: _newest(model) for model in (Round, NodeEvent)}
-    moved = frozenset(model for model, cursor in after.items() if cursor > cursors[model])
-    return Changes(jobs, moved), after
+    for model, path_to_job in OF_JOBS.items():
+        new_cursors[model], jobs[model] = _changed_jobs(model, cursors[model], path_to_job)
+    for model in (Round, NodeEvent):
+        new_cursors[model] = _newest_key(model)
+    changed = {model for model, cursor in new_cursors.items() if cursor > cursors[model]}
+    return Changes(jobs, frozenset(changed)), new_cursors
 
 
 def _logged_in(readers: Collection[Reader], users: Mapping[int, User]) -> list[Reader]:
-    """Readers whose session goes on, and whose password is still the same."""
+    """Return the readers whose session goes on, and whose password is still the same."""
     sessions = Session.objects.filter(
         pk__in={reader.session for reader in readers}, expire_date__gt=timezone.now()
     )
@@ -112,12 +142,22 @@ def _logged_in(readers: Collection[Reader], users: Mapping[int, User]) -> list[R
     ]
 
 
-def _newest(model: type[Model]) -> int:
+def _newest_key(model: type[Model]) -> int:
+    """Return the highest primary key of a model; 0 if it has no rows."""
     return model._default_manager.aggregate(newest=Max("pk"))["newest"] or 0
 
 
-def _job_rows(model: type[Model], cursor: int, path: str) -> tuple[int, Mapping[str, int]]:
-    """(newest id, teams by job) of rows after the cursor; a large burst takes several turns."""
+def _changed_jobs(
+    model: type[Model], cursor: int, path_to_job: str
+) -> tuple[int, Mapping[str, int]]:
+    """Return the new cursor, and the teams by job of rows after the old one.
+
+    At most MOST_ROWS rows are read; later calls read the rest of a burst.
+    """
     rows = model._default_manager.filter(pk__gt=cursor).order_by("pk")
-    after = list(rows.values_list("pk", f"{path}_id", f"{path}__team_id")[:MOST_ROWS])
-    return (after[-1][0] if after else cursor), {str(job): team for _, job, team in after}
+    columns = ("pk", f"{path_to_job}_id", f"{path_to_job}__team_id")
+    new_rows = list(rows.values_list(*columns)[:MOST_ROWS])
+    if not new_rows:
+        return cursor, {}
+    last_key, _, _ = new_rows[-1]
+    return last_key, {str(job): team for _, job, team in new_rows}

@@ -1,3 +1,5 @@
+"""Pages of the loop: timeline and rounds."""
+
 from datetime import timedelta
 from typing import cast
 
@@ -24,15 +26,21 @@ SPANS = {
     "24h": ("Last 24 hours", 86_400),
     "7d": ("Last 7 days", 604_800),
 }
-"""Spans of the timeline: words and seconds."""
+"""Past that the timeline shows: words and seconds, by the name in the address."""
+
+DEFAULT_SPAN = "1h"
+LONGEST_SPAN = "7d"
 
 
 @require_GET
 def gantt(request: HttpRequest) -> HttpResponse:
-    cluster, span = _asked(request)
+    """Page of the timeline. Without a span in the address it shows all of the last day's past."""
+    # 1. Cluster and span.
+    cluster, span = _cluster_and_span(request)
     if cluster and "span" not in request.GET:
-        past = past_s(cluster)
-        span = next((name for name, (_, seconds) in SPANS.items() if seconds >= past), "7d")
+        span = _span_of_past(past_s(cluster))
+
+    # 2. The page, which fetches the chart's data by the same query.
     query = QueryDict(mutable=True)
     query.update({"cluster": cluster.name if cluster else "", "span": span})
     context = {
@@ -52,12 +60,15 @@ def gantt(request: HttpRequest) -> HttpResponse:
 
 @require_GET
 def gantt_figure(request: HttpRequest) -> JsonResponse:
-    """Data of the chart, ahead by a quarter of the past span or to the last expected end."""
-    cluster, span = _asked(request)
+    """Data of the timeline's chart, of which three quarters are past and one is future."""
+    cluster, span = _cluster_and_span(request)
     if cluster is None:
         raise Http404("there is no cluster")
-    now, back = timezone.now(), timedelta(seconds=SPANS[span][1])
-    since, horizon = now - back, now + back / 3
+    now = timezone.now()
+    _, past_seconds = SPANS[span]
+    past = timedelta(seconds=past_seconds)
+    since = now - past
+    horizon = now + past / 3
     nodes = list(page_of_lanes(request.GET.get("page"), cluster).object_list)
     bars, lanes = gantt_bars(cast(User, request.user), cluster, nodes, since, horizon)
     return JsonResponse(
@@ -65,28 +76,48 @@ def gantt_figure(request: HttpRequest) -> JsonResponse:
     )
 
 
-def _asked(request: HttpRequest) -> tuple[Cluster | None, str]:
-    name, span = request.GET.get("cluster", ""), request.GET.get("span", "1h")
+def _cluster_and_span(request: HttpRequest) -> tuple[Cluster | None, str]:
+    """Return the cluster and the span of the address.
+
+    An unknown cluster is replaced by the first one by name (None if there is none), an unknown span
+    by DEFAULT_SPAN.
+    """
     clusters = Cluster.objects.order_by("name")
-    cluster = clusters.filter(name=name).first() or clusters.first()
-    return cluster, span if span in SPANS else "1h"
+    named = clusters.filter(name=request.GET.get("cluster", "")).first()
+    span = request.GET.get("span", DEFAULT_SPAN)
+    if span not in SPANS:
+        span = DEFAULT_SPAN
+    return named or clusters.first(), span
+
+
+def _span_of_past(least_s: float) -> str:
+    """Return the shortest span of at least so many seconds, or else the longest one."""
+    for name, (_, seconds) in SPANS.items():
+        if seconds >= least_s:
+            return name
+    return LONGEST_SPAN
 
 
 @require_GET
 def rounds(request: HttpRequest) -> HttpResponse:
+    """Page of rounds, with the scores of forecasts and the clusters whose policy is broken."""
     page, rows = rounds_page(request.GET.get("page"))
     clusters = list(Cluster.objects.order_by("name"))
-    scores = [
-        (f"{c.name}{sort}", score_of(c.pk, **jobs))
-        for c in clusters
-        for sort, jobs in (("", {}), (", batch jobs", {"batch": True}))
-    ]
-    shown = [(name, score) for name, score in scores if score is not None]
+
+    # Forecasts are scored for all jobs of a cluster, and for its batch jobs alone.
+    scores = []
+    for cluster in clusters:
+        of_all = score_of(cluster.pk)
+        of_batch = score_of(cluster.pk, batch=True)
+        if of_all is not None:
+            scores.append((cluster.name, of_all))
+        if of_batch is not None:
+            scores.append((f"{cluster.name}, batch jobs", of_batch))
     context = {
         "page": page,
         "rows": rows,
         "query": "",
-        "scores": shown,
+        "scores": scores,
         "broken": [cluster for cluster in clusters if cluster.broken_policy],
     }
     return page_or_part(request, "loop/rounds.html", "loop/_rounds.html", context)
@@ -94,6 +125,7 @@ def rounds(request: HttpRequest) -> HttpResponse:
 
 @require_GET
 def round_(request: HttpRequest, pk: int) -> HttpResponse:
+    """Page of one round."""
     page = round_page(cast(User, request.user), pk)
     if page is None:
         raise Http404(f"there is no round {pk}")
@@ -102,9 +134,11 @@ def round_(request: HttpRequest, pk: int) -> HttpResponse:
 
 @require_GET
 def round_snapshot(request: HttpRequest, pk: int) -> JsonResponse:
-    """Operators' file of the round's snapshot, readable by `python -m policies solve`."""
-    found = snapshot_file(pk) if is_operator(cast(User, request.user)) else None
-    if found is None:
+    """File of a round's snapshot for operators; `python -m policies solve` reads it."""
+    name_and_snapshot = None
+    if is_operator(cast(User, request.user)):
+        name_and_snapshot = snapshot_file(pk)
+    if name_and_snapshot is None:
         raise Http404(f"there is no snapshot of round {pk} that you may read")
-    name, snapshot = found
+    name, snapshot = name_and_snapshot
     return JsonResponse(snapshot, headers={"Content-Disposition": f'attachment; filename="{name}"'})

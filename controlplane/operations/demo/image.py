@@ -23,28 +23,40 @@ import loadmaster
 from controlplane.operations.embedded.supervisor import EmbeddedError
 
 NAME = "loadmaster-demo"
+"""Name of the image, without its tag."""
+
 DOCKERFILE = "docker/demo.Dockerfile"
+"""Path below the project's folder."""
+
 PUBLIC_BASE = "python:3.12-slim"
+"""Base image in the public registry."""
+
 OWN_BASE = "loadmaster-base:bookworm"
-"""Base images: the public one, and the one that is made here without it."""
+"""Base image that is built on this machine if the public one cannot be pulled."""
 
 BASE_VARIABLE = "LOADMASTER_DEMO_BASE"
 """Variable of the environment that names another base image."""
 
 PULL_S = 180.0
+"""Longest time in seconds to pull the public base image."""
+
 BUILD_S = 900.0
-"""Longest times in seconds to pull the public base image, and to build an image."""
+"""Longest time in seconds to build an image, or to fetch what goes into it."""
 
 LIBRARIES = ("numpy",)
+"""Packages that the demo's jobs import."""
+
 DATA = ("scikit-learn",)
 """Packages of which the demo reads only data files; their dependencies are left out."""
 
 PLATFORMS = ("manylinux2014", "manylinux_2_17", "manylinux_2_28")
+"""Names of platforms, without machine, whose packages run in the base images."""
 
 _PROBE = (
     "import json, platform, site, sys; print(json.dumps([sys.version_info[:2], platform.machine(),"
     " site.getsitepackages()[0]]))"
 )
+"""Program that prints [version of Python, machine, folder of packages] of a base image."""
 
 
 class NoEngineError(EmbeddedError):
@@ -53,7 +65,11 @@ class NoEngineError(EmbeddedError):
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """Base image: name, id, Python, and folder of installed packages."""
+    """Base image: name and id.
+
+    `python`: version of its Python, such as 3.12. `machine`: its processors, such as x86_64.
+    `site`: its folder of installed packages.
+    """
 
     name: str
     id: str
@@ -63,7 +79,7 @@ class Base:
 
 
 def check_engine() -> str:
-    """Return the version of the Docker Engine. NoEngineError if none answers this user."""
+    """Return the version of the Docker Engine. Raises NoEngineError if none answers this user."""
     alternative = "; or run the demo without containers: make demo"
     try:
         answer = _docker("version", "--format", "{{.Server.Version}}", limit_s=30)
@@ -83,15 +99,18 @@ def check_engine() -> str:
 
 
 def demo_image(say: Callable[[str], None]) -> str:
-    """Return the name of the image, which is built if missing. `say`: lines of progress.
+    """Return the name of the image, which is built if missing.
 
-    NoEngineError, EmbeddedError.
+    `say` gets lines of progress. Raises NoEngineError, and EmbeddedError if the build fails.
     """
+    # 1. The name tells the contents: an image of that name has them.
     check_engine()
     base = _inspected(_base(say))
     name = f"{NAME}:{loadmaster.__version__}-{_digest_of_contents(base)}"
     if _exists(name):
         return name
+
+    # 2. Fetch the packages into a folder, and build the image from it.
     say(f"Building the image {name} from {base.name} (about a minute, once) ...")
     with tempfile.TemporaryDirectory() as folder:
         site = Path(folder) / "site"
@@ -107,7 +126,10 @@ def demo_image(say: Callable[[str], None]) -> str:
 
 
 def _base(say: Callable[[str], None]) -> str:
-    """Base image: the one named, a present one, the public one, or one made here."""
+    """Return the name of a base image that is on this machine; pull or build one if needed.
+
+    Raises EmbeddedError.
+    """
     # 1. The one that the environment names.
     named = os.environ.get(BASE_VARIABLE)
     if named:
@@ -140,7 +162,7 @@ def _base(say: Callable[[str], None]) -> str:
 
 
 def _inspected(name: str) -> Base:
-    """Base image with its Python, which a container of it is asked for."""
+    """Return a base image with its Python, as a container of it reports. Raises EmbeddedError."""
     options = ("--rm", "--network", "none", "--entrypoint", "python3")
     answer = _docker("run", *options, name, "-c", _PROBE, limit_s=120)
     _check(answer, f"the base image {name} has no Python that runs")
@@ -150,7 +172,7 @@ def _inspected(name: str) -> Base:
 
 
 def _digest_of_contents(base: Base) -> str:
-    """Digest of everything that goes into the image."""
+    """Return the digest of everything that goes into the image."""
     files = [settings.BASE_DIR / DOCKERFILE, settings.BASE_DIR / "constraints.txt"]
     for path in sorted(Path(loadmaster.__file__).parent.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
@@ -163,13 +185,16 @@ def _digest_of_contents(base: Base) -> str:
 
 
 def _requirements() -> list[str]:
-    """Packages that Loadmaster needs without extras, and the demo's libraries."""
-    own = [each for each in requires("loadmaster") or () if "extra ==" not in each]
+    """Return the packages that Loadmaster needs without extras, and the demo's libraries."""
+    own = []
+    for requirement in requires("loadmaster") or ():
+        if "extra ==" not in requirement:
+            own.append(requirement)
     return [*own, *LIBRARIES]
 
 
 def _install(base: Base, site: Path, *requirements: str) -> None:
-    """Fetch packages for the base image's Python into a folder. EmbeddedError."""
+    """Fetch packages for the base image's Python into a folder. Raises EmbeddedError."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     # Not compiled: what this Python compiles is of no use to the image's.
     command += ["--no-compile", "--only-binary=:all:"]
@@ -181,7 +206,7 @@ def _install(base: Base, site: Path, *requirements: str) -> None:
 
 
 def _build(base: Base, folder: Path, name: str) -> None:
-    """Build the image from what is in the folder. EmbeddedError."""
+    """Build the image from what is in the folder. Raises EmbeddedError."""
     options = ["--file", str(settings.BASE_DIR / DOCKERFILE), "--network", "none", "--tag", name]
     options += ["--build-arg", f"BASE={base.name}", "--build-arg", f"SITE={base.site}"]
     build = _docker("build", *options, str(folder), limit_s=BUILD_S)
@@ -194,10 +219,12 @@ def _exists(name: str) -> bool:
 
 
 def _docker(*words: str, limit_s: float) -> subprocess.CompletedProcess[str]:
+    """Run a docker command, at most so long."""
     return _run("docker", *words, limit_s=limit_s)
 
 
 def _run(*argv: str, limit_s: float) -> subprocess.CompletedProcess[str]:
+    """Run a program, at most so long; return its exit code and output."""
     return subprocess.run(argv, capture_output=True, text=True, timeout=limit_s, check=False)
 
 
@@ -208,6 +235,6 @@ def _check(process: subprocess.CompletedProcess[str], failure: str) -> None:
 
 
 def _last_line(text: str) -> str:
-    """Last line of a program's output that is not blank."""
+    """Return the last line of a program's output that is not blank."""
     lines = text.strip().splitlines()
     return lines[-1].strip() if lines else "no reason was given"

@@ -1,6 +1,6 @@
-"""Random draws of a run, each from a stream of its own by purpose and subject.
+"""Random draws of a simulated run, each from a stream of its own by purpose and subject.
 
-So turning one switch on, or another policy, leaves all other draws unchanged.
+So a switch that is turned on, or another policy, leaves all other draws unchanged.
 """
 
 from collections.abc import Iterable
@@ -12,54 +12,67 @@ from controlplane.simulation.switches import Switches
 from policies.contract.snapshot import KindView
 
 DAY_S = 86_400.0
+"""Seconds of a day."""
 
 
 class Noise:
-    """Draws of one run."""
+    """Draws of one run. The same arguments give the same draw, whenever it is asked for."""
 
     def __init__(self, seed: int, switches: Switches) -> None:
-        self.seed, self.switches = seed, switches
+        self.seed = seed
+        self.switches = switches
 
     def speed(self, job: str, launch: int) -> float:
-        """Factor of the true speed of a job's `launch`-th launch."""
+        """Return the factor of the true speed in a job's launch of this number."""
         return self._factor(self.switches.run_time_noise, "speed", job, launch)
 
     def power(self, node: str, stretch: int) -> float:
-        """Factor of a node's true power during its `stretch`-th stretch of constant use."""
+        """Return the factor of a node's true power in the `stretch`-th time of constant use."""
         return self._factor(self.switches.power_noise, "power", node, stretch)
 
     def fails_after(self, job: str, launch: int) -> float | None:
-        """Fraction of its work after which a launch fails, in [0, 1); None if it does not."""
-        if not self.switches.job_failure_probability:
+        """Return the fraction of its work after which a launch fails, in [0, 1).
+
+        Return None if it does not fail.
+        """
+        probability = self.switches.job_failure_probability
+        if not probability:
             return None
         draws = self._stream("failure", job, launch)
-        return draws.random() if draws.random() < self.switches.job_failure_probability else None
+        if draws.random() >= probability:
+            return None
+        return draws.random()
 
     def uptime_s(self, node: str, number: int) -> float:
-        """Seconds of uptime of a node before its `number`-th failure."""
-        return self._stream("uptime", node, number).expovariate(
-            self.switches.node_failures_per_day / DAY_S
-        )
+        """Return the seconds of uptime of a node before its failure of this number."""
+        failures_per_s = self.switches.node_failures_per_day / DAY_S
+        return self._stream("uptime", node, number).expovariate(failures_per_s)
 
     def seen(self, kinds: Iterable[KindView]) -> tuple[KindView, ...]:
-        """Kinds as policies see them: every throughput with a constant error of its own."""
-        if not self.switches.estimate_error:
+        """Return the kinds as policies see them: each throughput has its own constant error."""
+        relative_sd = self.switches.estimate_error
+        if not relative_sd:
             return tuple(kinds)
-        found = []
+        seen_kinds = []
         for kind in kinds:
-            seen = []
-            for i, known in enumerate(kind.throughputs):
-                factor = self._factor(self.switches.estimate_error, "estimate", kind.id, i)
-                seen.append(replace(known, steps_per_s=known.steps_per_s * factor))
-            found.append(replace(kind, throughputs=tuple(seen)))
-        return tuple(found)
+            throughputs = []
+            for number, throughput in enumerate(kind.throughputs):
+                factor = self._factor(relative_sd, "estimate", kind.id, number)
+                seen_steps_per_s = throughput.steps_per_s * factor
+                throughputs.append(replace(throughput, steps_per_s=seen_steps_per_s))
+            seen_kinds.append(replace(kind, throughputs=tuple(throughputs)))
+        return tuple(seen_kinds)
 
-    def _factor(self, relative_sd: float, *what: object) -> float:
-        """Lognormal with mean 1 and this standard deviation."""
+    def _factor(self, relative_sd: float, *subject: object) -> float:
+        """Draw a lognormal factor with mean 1 and this standard deviation."""
         if not relative_sd:
             return 1.0
+        # A lognormal variable has the mean exp(mu + variance / 2), and its own squared relative
+        # standard deviation is exp(variance) - 1.
         variance = log(1.0 + relative_sd**2)
-        return self._stream(*what).lognormvariate(-variance / 2.0, sqrt(variance))
+        return self._stream(*subject).lognormvariate(-variance / 2.0, sqrt(variance))
 
-    def _stream(self, *what: object) -> Random:
-        return Random("/".join(map(str, (self.seed, *what))))  # noqa: S311  # no secret
+    def _stream(self, *subject: object) -> Random:
+        """Return the random stream of a purpose and its subject, from its begin."""
+        words = [str(word) for word in (self.seed, *subject)]
+        return Random("/".join(words))  # noqa: S311  # no secret

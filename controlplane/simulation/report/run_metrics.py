@@ -20,13 +20,13 @@ import numpy as np
 from controlplane.simulation.world.job_table import JobEnd
 from controlplane.simulation.world.outcome import Outcome, Utilisation
 from policies.contract.snapshot import Floats
-from profiling.pairs.estimates import ErrorSummary
 
 SHORTEST_S = 10.0
 """Shortest run time that counts in the bounded slowdown (Feitelson's bound)."""
 
 CONFIDENCE = 0.95
-NO_ERRORS = ErrorSummary.of(())
+"""Probability that an interval over seeds covers the true mean."""
+
 ERROR_PARTS = {"mean": "mean", "p50": "median", "p90": "p90", "most": "worst"}
 """Fields of an ErrorSummary by the last word of their metrics."""
 
@@ -39,6 +39,7 @@ RUN_TIME_ERRORS = {
 """Fields of an ErrorRow by metric."""
 
 Better = Literal["less", "more", ""]
+"""Direction in which a metric is better; "" if in none."""
 
 PART = "part"
 """Unit of fractions."""
@@ -46,14 +47,16 @@ PART = "part"
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """Figure of a run: name in files, words and unit in reports, and better direction."""
+    """Figure of a run: name in files, words and unit in reports, and better direction.
+
+    `always`: reports show it even if no run has it.
+    """
 
     name: str
     words: str
     unit: str = ""
     better: Better = ""
     always: bool = True
-    """True to show it also where no run has it."""
 
 
 METRICS = (
@@ -107,6 +110,7 @@ METRICS = (
 """Figures of a run, in the order of reports; `metrics_in` adds those of named resources."""
 
 USED = "used_"
+"""Prefix of metrics of resources in use: cores, memory and named resources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,80 +123,114 @@ class Interval:
 
 
 def metrics_of(outcome: Outcome) -> dict[str, float]:
-    """METRICS of a run by name, and named resources in use; nan: nothing to average."""
-    done = outcome.ran
-    tardiness_s = outcome.tardiness_s[done]
-    slowdown, bounded = slowdowns(outcome)
-    p50, p90, p99 = quantiles(outcome.jct_s[done], (0.5, 0.9, 0.99))
-    gru_p10, gru_p50, gru_p90 = utilisation_quantiles(outcome, (0.1, 0.5, 0.9))
-    waits_s = (outcome.first_start_s - outcome.arrival_s)[done]
-    used = {f"{USED}{name}": part for name, part in outcome.used.items()}
-    costs = ("total_cost", "energy_cost", "tardiness_cost", "unfinished_cost")
-    own = (*costs, "energy_kwh", "emissions_kg", "makespan_s")
-    sums = ("launches", "preemptions", "migrations", "failures")
-    pairs = outcome.pair_estimates
-    every, ran = (NO_ERRORS, NO_ERRORS) if pairs is None else (pairs.all, pairs.ran)
-    run_times = outcome.run_time_errors.total
-    errors = {
-        f"{name}_{part}": getattr(summary, of)
-        for name, summary in (("pair_error", every), ("pair_ran_error", ran))
-        for part, of in ERROR_PARTS.items()
-    }
-    found = {
-        **{name: getattr(outcome, name) for name in own},
-        "jct_mean_s": mean(outcome.jct_s[done]),
-        "jct_p50_s": p50,
-        "jct_p90_s": p90,
-        "jct_p99_s": p99,
+    """Return METRICS of a run by name, then its named resources in use; nan: nothing to average."""
+    # 1. Times of the jobs that ran to their end.
+    ran = outcome.ran
+    jct_s = outcome.jct_s[ran]
+    jct_p50_s, jct_p90_s, jct_p99_s = quantiles(jct_s, (0.5, 0.9, 0.99))
+    waits_s = (outcome.first_start_s - outcome.arrival_s)[ran]
+    slowdown, bounded_slowdown = slowdowns(outcome)
+    (bounded_p99,) = quantiles(bounded_slowdown[ran], (0.99,))
+    tardiness_s = outcome.tardiness_s[ran]
+    is_late = tardiness_s > 0.0
+
+    # 2. Use of the GPUs, and the part of the rounds that changed something.
+    used_p10, used_p50, used_p90 = utilisation_quantiles(outcome, (0.1, 0.5, 0.9))
+    changed_part = outcome.rounds_changed / outcome.rounds if outcome.rounds else nan
+
+    values = {
+        "total_cost": outcome.total_cost,
+        "energy_cost": outcome.energy_cost,
+        "tardiness_cost": outcome.tardiness_cost,
+        "unfinished_cost": outcome.unfinished_cost,
+        "energy_kwh": outcome.energy_kwh,
+        "emissions_kg": outcome.emissions_kg,
+        "jct_mean_s": mean(jct_s),
+        "jct_p50_s": jct_p50_s,
+        "jct_p90_s": jct_p90_s,
+        "jct_p99_s": jct_p99_s,
         "wait_mean_s": mean(waits_s),
         "wait_max_s": float(waits_s.max()) if len(waits_s) else nan,
-        "slowdown_mean": mean(slowdown[done]),
-        "bounded_slowdown_mean": mean(bounded[done]),
-        "bounded_slowdown_p99": quantiles(bounded[done], (0.99,))[0],
+        "makespan_s": outcome.makespan_s,
+        "slowdown_mean": mean(slowdown[ran]),
+        "bounded_slowdown_mean": mean(bounded_slowdown[ran]),
+        "bounded_slowdown_p99": bounded_p99,
         "utilisation": utilisation_of(outcome),
-        "utilisation_p10": gru_p10,
-        "utilisation_p50": gru_p50,
-        "utilisation_p90": gru_p90,
-        "late": float(np.count_nonzero(tardiness_s > 0.0)),
-        "tardiness_mean_s": mean(tardiness_s[tardiness_s > 0.0]),
+        "utilisation_p10": used_p10,
+        "utilisation_p50": used_p50,
+        "utilisation_p90": used_p90,
+        "late": float(np.count_nonzero(is_late)),
+        "tardiness_mean_s": mean(tardiness_s[is_late]),
         "completed": float(np.count_nonzero(outcome.state == JobEnd.COMPLETED)),
         "killed": float(np.count_nonzero(outcome.state == JobEnd.KILLED)),
+        # Deadlines and dependencies have the numbers above.
         "failed": float(np.count_nonzero(outcome.state > JobEnd.KILLED)),
         "unfinished": float(np.count_nonzero(outcome.state == JobEnd.OPEN)),
         "rounds": float(outcome.rounds),
-        "part_of_rounds_changed": outcome.rounds_changed / outcome.rounds
-        if outcome.rounds
-        else nan,
-        **{name: float(getattr(outcome, name).sum()) for name in sums},
-        **{name: nan if value is None else value for name, value in errors.items()},
-        "pairs_measured": nan if pairs is None else float(pairs.measured),
-        **{
-            metric: nan if run_times is None else getattr(run_times, name)
-            for metric, name in RUN_TIME_ERRORS.items()
-        },
+        "part_of_rounds_changed": changed_part,
+        "launches": float(outcome.launches.sum()),
+        "preemptions": float(outcome.preemptions.sum()),
+        "migrations": float(outcome.migrations.sum()),
+        "failures": float(outcome.failures.sum()),
     }
-    known = {metric.name: found.get(metric.name, used.get(metric.name, nan)) for metric in METRICS}
-    return {**known, **{name: part for name, part in used.items() if name not in known}}
+
+    # 3. Figures that not every run has.
+    values.update(_pair_metrics(outcome))
+    values.update(_run_time_metrics(outcome))
+    for resource, part in outcome.used.items():
+        values[f"{USED}{resource}"] = part
+
+    # 4. Metrics in the order of METRICS, then named resources.
+    metrics = {metric.name: values.pop(metric.name, nan) for metric in METRICS}
+    return {**metrics, **values}
+
+
+def _pair_metrics(outcome: Outcome) -> dict[str, float]:
+    """Return errors of estimated pairs, all of them and those that ran, and the measurements."""
+    pairs = outcome.pair_estimates
+    if pairs is None:
+        return {}
+    values = {"pairs_measured": float(pairs.measured)}
+    for prefix, errors in (("pair_error", pairs.all), ("pair_ran_error", pairs.ran)):
+        for part, field in ERROR_PARTS.items():
+            error = getattr(errors, field)
+            values[f"{prefix}_{part}"] = nan if error is None else error
+    return values
+
+
+def _run_time_metrics(outcome: Outcome) -> dict[str, float]:
+    """Return errors of the run times that were predicted at launches."""
+    errors = outcome.run_time_errors.total
+    if errors is None:
+        return {}
+    return {metric: getattr(errors, field) for metric, field in RUN_TIME_ERRORS.items()}
 
 
 def metrics_in(runs: Iterable[Mapping[str, float]]) -> tuple[Metric, ...]:
-    """METRICS, and the named resources of these runs."""
+    """Return METRICS, and a metric for each named resource of these runs by name."""
     known = {metric.name for metric in METRICS}
-    named = sorted({name for run in runs for name in run if name not in known})
-    added = (Metric(n, f"{n.removeprefix(USED)} in use", "", "more", always=False) for n in named)
-    return (*METRICS, *added)
+    names: set[str] = set()
+    for run in runs:
+        names.update(run)
+    resources = []
+    for name in sorted(names - known):
+        words = f"{name.removeprefix(USED)} in use"
+        resources.append(Metric(name, words, "", "more", always=False))
+    return (*METRICS, *resources)
 
 
 def slowdowns(outcome: Outcome) -> tuple[Floats, Floats]:
-    """(slowdown, bounded slowdown), float64[J] each; nan for a job that is never completed."""
-    slowdown: Floats = outcome.jct_s / np.maximum(outcome.fastest_s, np.finfo(np.float64).tiny)
+    """Return (slowdown, bounded slowdown), float64[J] each; nan for a job never completed."""
+    smallest_s = np.finfo(np.float64).tiny  # no division by zero
+    slowdown: Floats = outcome.jct_s / np.maximum(outcome.fastest_s, smallest_s)
     bounded: Floats = np.maximum(1.0, outcome.jct_s / np.maximum(SHORTEST_S, outcome.fastest_s))
     return slowdown, bounded
 
 
 def utilisation_of(outcome: Outcome) -> float:
-    """Mean fraction of GPUs in use from first arrival over the makespan; nan if idle."""
-    if not len(outcome.arrival_s) or not outcome.utilisation.gpus or not outcome.makespan_s > 0.0:
+    """Return the mean fraction of GPUs in use from first arrival over the makespan; nan if idle."""
+    has_makespan = outcome.makespan_s > 0.0  # False for nan, too
+    if not len(outcome.arrival_s) or not outcome.utilisation.gpus or not has_makespan:
         return nan
     from_s = float(outcome.arrival_s.min())
     used = averages(outcome.utilisation, np.array([from_s, from_s + outcome.makespan_s]))
@@ -200,10 +238,10 @@ def utilisation_of(outcome: Outcome) -> float:
 
 
 def utilisation_quantiles(outcome: Outcome, levels: Sequence[float]) -> list[float]:
-    """Fractions of GPUs in use that are not exceeded for these parts of the makespan.
+    """Return the fractions of GPUs in use that are not exceeded for these parts of the makespan.
 
-    The distribution of GPU resource utilisation (GRU) over time in Hadar's figure 3. A GPU is in
-    use from a launch to its end, set-up and restart included. nan if idle.
+    Hadar's figure 3 shows this distribution of GPU resource utilisation (GRU) over time. A GPU is
+    in use from a launch to its end, set-up and restart included. nan if idle.
     """
     steps = outcome.utilisation
     if isnan(utilisation_of(outcome)):
@@ -222,64 +260,84 @@ def utilisation_quantiles(outcome: Outcome, levels: Sequence[float]) -> list[flo
     passed = np.cumsum(np.diff(edges_s)[order]) / outcome.makespan_s
 
     # 3. The first number in use by which that part of the time has passed.
-    found = []
+    fractions = []
     for level in levels:
-        place = min(int(np.searchsorted(passed, level - 1e-12)), len(order) - 1)
-        found.append(float(counts[order[place]]) / steps.gpus)
-    return found
+        rounded_down = level - 1e-12  # sums of floats may miss a level by little
+        index = min(int(np.searchsorted(passed, rounded_down)), len(order) - 1)
+        fractions.append(float(counts[order[index]]) / steps.gpus)
+    return fractions
 
 
 def averages(steps: Utilisation, edges_s: Floats) -> Floats:
-    """float64[len(edges) - 1]: GPUs in use on average between one edge and the next."""
+    """Return the mean GPUs in use between one edge and the next, float64[len(edges) - 1]."""
     if not len(steps.time_s):
         return np.zeros(len(edges_s) - 1)
-    gpu_s = np.concatenate([[0.0], np.cumsum(np.diff(steps.time_s) * steps.gpus_in_use[:-1])])
-    after_s = np.maximum(0.0, edges_s - steps.time_s[-1])
-    until = np.interp(edges_s, steps.time_s, gpu_s) + steps.gpus_in_use[-1] * after_s
-    result: Floats = np.diff(until) / np.diff(edges_s)
+
+    # 1. GPU seconds from the first step to each step.
+    gpu_s_of_steps = np.diff(steps.time_s) * steps.gpus_in_use[:-1]
+    gpu_s_at_steps = np.concatenate([[0.0], np.cumsum(gpu_s_of_steps)])
+
+    # 2. GPU seconds to each edge; after the last step its number stays in use.
+    after_last_s = np.maximum(0.0, edges_s - steps.time_s[-1])
+    gpu_s_at_edges = np.interp(edges_s, steps.time_s, gpu_s_at_steps)
+    gpu_s_at_edges = gpu_s_at_edges + steps.gpus_in_use[-1] * after_last_s
+
+    result: Floats = np.diff(gpu_s_at_edges) / np.diff(edges_s)
     return result
 
 
 def mean(values: Floats) -> float:
-    """The mean, nan of nothing."""
+    """Return the mean; nan without values."""
     return float(values.mean()) if len(values) else nan
 
 
 def quantiles(values: Floats, at: Sequence[float] | Floats) -> list[float]:
-    """The quantiles, linear between neighbours; nan of nothing."""
-    return [float(q) for q in np.quantile(values, at)] if len(values) else [nan] * len(at)
+    """Return the quantiles at levels from 0 to 1, linear between neighbours; nan without values."""
+    if not len(values):
+        return [nan] * len(at)
+    return [float(quantile) for quantile in np.quantile(values, at)]
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Mean and half width over runs; nan values do not count."""
-    known = [v for v in values if isfinite(v)]
+    """Return mean and half width over runs; values that are not finite do not count."""
+    known = [value for value in values if isfinite(value)]
     n = len(known)
-    if n < 2:
-        return Interval(known[0] if known else nan, None, n)
+    if n == 0:
+        return Interval(nan, None, 0)
+    if n == 1:
+        return Interval(known[0], None, 1)
     from scipy.special import stdtrit  # 26 MB, which web does without
 
     middle = sum(known) / n
-    deviation = sqrt(sum((v - middle) ** 2 for v in known) / (n - 1))
+    deviation = sqrt(sum((value - middle) ** 2 for value in known) / (n - 1))
     half_width = float(stdtrit(n - 1, (1.0 + CONFIDENCE) / 2.0)) * deviation / sqrt(n)
     return Interval(middle, half_width, n)
 
 
 def intervals(runs: Sequence[Mapping[str, float]]) -> dict[str, Interval]:
-    """Every metric over the runs of one policy."""
-    return {
-        metric.name: interval([run.get(metric.name, nan) for run in runs])
-        for metric in metrics_in(runs)
-    }
+    """Return the interval of each metric over the runs of one policy."""
+    result = {}
+    for metric in metrics_in(runs):
+        result[metric.name] = interval([run.get(metric.name, nan) for run in runs])
+    return result
 
 
 def fewest_unfinished(means: Sequence[float | None]) -> list[bool]:
     """Return, by policy, True if it leaves no more jobs unfinished than any other."""
     known = [mean for mean in means if mean is not None and isfinite(mean)]
-    return [mean is None or not known or not mean > min(known) for mean in means]
+    if not known:
+        return [True] * len(means)
+    fewest = min(known)
+    return [mean is None or not mean > fewest for mean in means]  # True for nan, too
 
 
 def relative(runs: Mapping[int, float], baseline: Mapping[int, float]) -> Interval:
-    """Excess over the baseline as a fraction, seed by seed, so that jobs are the same."""
-    return interval(
-        [runs[s] / baseline[s] - 1.0 for s in sorted(runs.keys() & baseline.keys()) if baseline[s]]
-    )
+    """Return the interval of the excess over the baseline, as a fraction.
+
+    Runs of the same seed are compared, as these have the same jobs.
+    """
+    excesses = []
+    for seed in sorted(runs.keys() & baseline.keys()):
+        if baseline[seed]:
+            excesses.append(runs[seed] / baseline[seed] - 1.0)
+    return interval(excesses)

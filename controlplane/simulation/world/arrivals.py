@@ -1,4 +1,4 @@
-"""Arrival of jobs; those that can never run are reported."""
+"""Arrival of jobs in a simulated world. Jobs that can never run do not enter; they are reported."""
 
 from collections.abc import Iterable
 from math import inf
@@ -14,7 +14,7 @@ from policies.contract.plan import Placement
 
 
 def submit(state: WorldState, rows: range) -> None:
-    """Submit these jobs of the workload together."""
+    """Submit jobs of the workload together; `rows`: their rows in the table of jobs."""
     # 1. Jobs that can never run do not enter.
     state.arrived = rows.stop
     entering = [row for row in rows if _may_enter(state, row)]
@@ -35,26 +35,29 @@ def submit(state: WorldState, rows: range) -> None:
 
 
 def seat(state: WorldState, placements: Iterable[Placement]) -> None:
-    """Launch jobs that run from the start; others wait.
+    """Launch the jobs that run when the simulation begins, each by its first placement.
 
-    A job waits if its devices are missing or taken, or if it has not arrived; its first placement
-    counts.
+    A job goes on waiting if its devices are missing or taken. One that has not arrived is not
+    launched.
     """
-    waiting = set(state.queue)
+    waiting_rows = set(state.queue)
     for placement in placements:
         row = state.table.row_of.get(placement.job)
-        if row in waiting and state.fleet.has(placement.ranks):
+        if row in waiting_rows and state.fleet.has(placement.ranks):
             launch_placement(state, placement)
 
 
 def _may_enter(state: WorldState, row: int) -> bool:
-    """Note a job's shortest run time; return False for one that can never run."""
+    """Return True if a job can run, and note its shortest run time; else note why it cannot."""
     columns = state.table.columns
     fastest_s, reason = _fastest_run(state, row)
+    # A job that runs already can run, whatever is known of its speeds.
     if reason and not columns.others["running"][row]:
         job = columns.ids[row]
         state.unplaceable[job] = Unplaceable(row, job, reason)
         return False
+
+    # A job that is killed at its walltime runs no longer than that.
     if is_killed_at_walltime(state, row):
         fastest_s = min(fastest_s, float(columns.numbers["walltime_s"][row]))
     state.fastest_s[row] = fastest_s
@@ -62,11 +65,21 @@ def _may_enter(state: WorldState, row: int) -> bool:
 
 
 def _fastest_run(state: WorldState, row: int) -> tuple[float, str]:
-    """Return a job's shortest run time, and why it can never run: "" if it can."""
+    """Return a job's shortest run time in seconds, and why it can never run: "" if it can.
+
+    The time is that without a kill at the walltime; inf if the job runs nowhere.
+    """
+    # 1. The time where the job is fastest.
     columns = state.table.columns
-    speed, reason = state.speeds.best(columns, row)
-    fastest_s = inf if reason else int(state.table.total_steps[row]) / speed
-    if any(other in state.unplaceable for other in columns.others["dependencies"][row]):
+    steps_per_s, reason = state.speeds.best(columns, row)
+    fastest_s = inf
+    if not reason:
+        fastest_s = int(state.table.total_steps[row]) / steps_per_s
+
+    # 2. Other reasons: a job on which it depends, and a time that is absurd. A batch job may be
+    #    endless.
+    dependencies = columns.others["dependencies"][row]
+    if any(dependency in state.unplaceable for dependency in dependencies):
         return fastest_s, "it waits for a job that can never run"
     is_endless = fastest_s >= ENDLESS_S and columns.others["batch"][row]
     if not reason and fastest_s > LONGEST_RUN_S and not is_endless:

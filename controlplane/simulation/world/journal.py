@@ -1,4 +1,4 @@
-"""Launches of a run by column, so that a million of them cost megabytes."""
+"""All launches of a simulated run, kept by column, so that a million of them cost megabytes."""
 
 from array import array
 from collections.abc import Mapping
@@ -14,7 +14,11 @@ from policies.placement.speed import devices_of
 
 
 class Journal:
-    """Launches in the order in which they began."""
+    """Launches in the order in which they began: each column has an entry for each launch.
+
+    `row`: row of the job in its table. `start_steps`, `end_steps`: the job's steps done; -1 for an
+    end that has not come. `start_s`, `end_s`: virtual seconds; inf for such an end. `ranks`: seats.
+    """
 
     def __init__(self) -> None:
         self.row = array("q")
@@ -24,6 +28,7 @@ class Journal:
         self.end_s = array("d")
         self.ranks: list[tuple[RankPlacement, ...]] = []
         self._equal_ranks: dict[tuple[RankPlacement, ...], tuple[RankPlacement, ...]] = {}
+        """The first of equal seats of launches, which all of them share to save memory."""
 
     def begin(self, launch: Launch) -> None:
         """Add a launch, and give it its number."""
@@ -42,7 +47,7 @@ class Journal:
         self.end_steps[launch.number] = end_steps
 
     def launch(self, number: int, job: str) -> Launch:
-        """Return an ended launch."""
+        """Return an ended launch by its number; `job`: its job's id."""
         start_s = self.start_s[number]
         launch = Launch(
             job,
@@ -61,7 +66,10 @@ class Journal:
     def jobs(
         self, table: JobTable, under_way: Mapping[int, Launch], arrived: int
     ) -> dict[str, SimulatedJob]:
-        """Return the jobs that have arrived with their launches; `under_way` by row."""
+        """Return the jobs of the first `arrived` rows with their launches, by id.
+
+        `under_way`: launches that have not ended, by row of the job.
+        """
         ids = table.columns.ids
         launches_of: dict[int, list[Launch]] = {row: [] for row in range(arrived)}
         for number, row in enumerate(self.row):
@@ -72,7 +80,7 @@ class Journal:
         return {ids[row]: table.job(row, launches) for row, launches in launches_of.items()}
 
     def stays(self, nodes: dict[str, int]) -> Stays:
-        """Return all launches, a row per launch and node; `nodes`: rows of the nodes by id."""
+        """Return the seats of all launches, in columns; `nodes`: numbers of the nodes by id."""
         numbers = []
         seats = []
         for number, ranks in enumerate(self.ranks):
@@ -89,7 +97,10 @@ class Journal:
         )
 
     def utilisation(self, gpus: int, *, shared: bool = False) -> Utilisation:
-        """GPUs in use over time, at changes only; `shared`: several holders count once."""
+        """Return the GPUs in use over time, at changes only.
+
+        `gpus`: all GPUs of the cluster. `shared`: devices with several holders count once.
+        """
         times, changes = self._changes_of_devices() if shared else self._changes_of_launches()
         steps, step_of_change = np.unique(times, return_inverse=True)
         changes_of_steps = np.bincount(step_of_change, changes, len(steps))
@@ -98,7 +109,10 @@ class Journal:
         return Utilisation(steps[is_change], in_use[is_change], gpus)
 
     def _changes_of_launches(self) -> tuple[Floats, Ints]:
-        """(float64[L + E] times, int64[L + E] changes of GPUs in use) of launches and ends."""
+        """Return times and changes of GPUs in use, of L launches and E ends.
+
+        float64[L + E] in seconds and int64[L + E], not sorted.
+        """
         gpus = [sum(len(seat.devices) for seat in ranks) for ranks in self.ranks]
         held = np.array(gpus, dtype=np.int64)
         start_s = np.array(self.start_s)
@@ -107,7 +121,7 @@ class Journal:
         return np.concatenate([start_s, end_s[ended]]), np.concatenate([held, -held[ended]])
 
     def _changes_of_devices(self) -> tuple[Floats, Ints]:
-        """Changes of devices in use: +1 by the first holder, -1 after the last one."""
+        """Return times and changes of devices in use: +1 by a first holder, -1 after a last one."""
         # 1. Who held which device: launches and devices by number.
         numbers: dict[tuple[str, str], int] = {}
         launches = []

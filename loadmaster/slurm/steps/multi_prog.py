@@ -7,6 +7,7 @@ from pathlib import Path
 from loadmaster import shell_words
 
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+"""A task or a range of tasks: its first number, and its last one if there are several."""
 
 
 class ProgramsError(ValueError):
@@ -19,6 +20,7 @@ def commands_of(path: Path, tasks: int) -> tuple[tuple[str, ...], ...]:
     %t is the task's number, %o its place among the tasks of its line. `* program` is for all tasks
     that no line before it names. Raises ProgramsError.
     """
+    # 1. Read the commands line by line.
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -35,7 +37,9 @@ def commands_of(path: Path, tasks: int) -> tuple[tuple[str, ...], ...]:
         for offset, task in enumerate(tasks_of_line):
             if task in commands:
                 raise ProgramsError(f"{place}: task {task} has a program; remove one")
-            commands[task] = tuple(_filled(word, task, offset) for word in words[1:])
+            commands[task] = tuple(_with_numbers(word, task, offset) for word in words[1:])
+
+    # 2. Each task must have one.
     for task in range(tasks):
         if task not in commands:
             raise ProgramsError(f"{path} has no program for task {task}; add a line for it")
@@ -43,6 +47,10 @@ def commands_of(path: Path, tasks: int) -> tuple[tuple[str, ...], ...]:
 
 
 def _words(line: str, place: str) -> list[str]:
+    """Return the words of a line: tasks, program, arguments; none of a blank line or a comment.
+
+    `place`: file and line, for messages. Raises ProgramsError.
+    """
     try:
         words = shell_words.split(line, comments=True)
     except ValueError:
@@ -53,18 +61,23 @@ def _words(line: str, place: str) -> list[str]:
 
 
 def _tasks(text: str, tasks: int, place: str) -> Sequence[int]:
-    """Return the tasks of 0,2-3 or *, without those that the step does not have."""
+    """Return the tasks in a text such as 0,2-3 or *, without those beyond the step's `tasks`.
+
+    Raises ProgramsError.
+    """
     if text == "*":
         return range(tasks)
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.split(","):
         match = _RANGE.fullmatch(part)
         if match is None:
             raise ProgramsError(f"{place}: {text[:40]!r} names no tasks; write such as 0,2-3 or *")
-        last = min(int(match[2] or match[1]), tasks - 1)
-        found += range(int(match[1]), last + 1)
-    return found
+        first = int(match[1])
+        last = int(match[2] or match[1])
+        numbers.extend(range(first, min(last, tasks - 1) + 1))
+    return numbers
 
 
-def _filled(word: str, task: int, offset: int) -> str:
+def _with_numbers(word: str, task: int, offset: int) -> str:
+    """Return a word with %t and %o replaced."""
     return word.replace("%t", str(task)).replace("%o", str(offset))

@@ -1,7 +1,7 @@
 """HCP'19: starts by constraint programming on pooled resources, then nodes by best fit.
 
-What does not fit on the nodes is pushed back to the next end of a job, what fits keeps its nodes,
-and the schedule is made again, until it fits.
+Jobs that start now and find no nodes are pushed back to the next end of a job; those that find
+nodes keep them. Then the schedule is made again, until all jobs that start now have nodes.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from policies.batch.cp.scheduling import SchedulingModel
 
 SHARE = 0.5
-"""Part of the remaining budget that a search may use."""
+"""Part of the remaining budget that a search for a schedule may use."""
 
 LEAST_BUDGET = 0.001
-"""Least budget of a search."""
+"""Least budget of a search, also if nothing remains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Hcp19(Dispatcher):
         return replace(
             first,
             starts=starts,
-            nodes=best_fit.units,
+            nodes=best_fit.units_by_node,
             status=PlanStatus.FEASIBLE,
             objective=objective,
             bound=min(objective, first.bound),
@@ -91,7 +91,8 @@ class Hcp19(Dispatcher):
 class BestFit:
     """Allocation by best fit of the jobs that start now, on a copy of the plan.
 
-    `placed`: allocations by job of the instance; `refused`: jobs that found no nodes.
+    Jobs are numbered as in the instance. `trial`: the copy. `placed`: allocations by job.
+    `refused`: jobs that found no nodes.
     """
 
     def __init__(self, plan: BatchPlan, instance: Instance) -> None:
@@ -103,44 +104,48 @@ class BestFit:
     def allocate(self, starts: Sequence[int]) -> bool:
         """Give nodes to the jobs that start now; return False if more than before find none."""
         refused_before = len(self.refused)
-        for i, start in enumerate(starts):
-            if start > 0 or i in self.placed:
+        for number, start in enumerate(starts):
+            if start > 0 or number in self.placed:
                 continue
-            job = self.instance.jobs[i].source
+            job = self.instance.jobs[number].source
             allocation = self.trial.find(job.row, job.choice, within=job.nodes)
             if allocation is None:
-                self.refused.add(i)
+                self.refused.add(number)
             else:
                 self.trial.take(job.row, allocation, job.choice.run_s)
-                self.placed[i] = allocation
+                self.placed[number] = allocation
         return len(self.refused) == refused_before
 
     def constrained(self, model: SchedulingModel) -> SchedulingModel:
         """Return the model in which placed jobs start now, and refused ones later."""
-        for i in self.placed:
-            model.start_at_once(i)
-        for i in self.refused:
-            model.start_later(i, self.next_end)
+        for number in self.placed:
+            model.start_at_once(number)
+        for number in self.refused:
+            model.start_later(number, self.next_end)
         return model
 
     @property
     def next_end(self) -> int:
-        """First end of what runs or starts now: refused jobs find room no sooner."""
+        """Time to the first end of a job that runs or starts now; refused jobs start no sooner."""
         ends = [part.left for part in self.instance.running]
-        ends += [self.instance.jobs[i].duration for i in self.placed]
+        ends += [self.instance.jobs[number].duration for number in self.placed]
         return min(ends, default=1)
 
     def starts(self, planned: Sequence[int]) -> tuple[int, ...]:
-        """Return the starts, those of refused jobs not before the next end."""
-        later = self.next_end
-        return tuple(
-            0 if i in self.placed else max(start, later) for i, start in enumerate(planned)
-        )
+        """Return the starts of all jobs: now for placed ones, else not before the next end."""
+        next_end = self.next_end
+        starts = []
+        for number, start in enumerate(planned):
+            if number in self.placed:
+                starts.append(0)
+            else:
+                starts.append(max(start, next_end))
+        return tuple(starts)
 
     @property
-    def units(self) -> tuple[Mapping[int, int] | None, ...]:
-        """Number of units by node, of each job; None for a job without nodes."""
+    def units_by_node(self) -> tuple[Mapping[int, int] | None, ...]:
+        """Number of units by node, for each job; None for a job without nodes."""
         units: list[Mapping[int, int] | None] = [None] * len(self.instance.jobs)
-        for i, allocation in self.placed.items():
-            units[i] = {part.node: part.units for part in allocation.parts}
+        for number, allocation in self.placed.items():
+            units[number] = {part.node: part.units for part in allocation.parts}
         return tuple(units)
