@@ -32,9 +32,13 @@ def directive(assignment: Assignment, grace_s: float) -> Directive | None:
         return None
     until_s = until.timestamp() if until else None
     return Directive(
-        name, fence, DirectiveAction.UPDATE, term_until_s=until_s, steps_quota=quota,
+        name,
+        fence,
+        DirectiveAction.UPDATE,
+        term_until_s=until_s,
+        steps_quota=quota,
         cpu_quota=cores,
-    )  # fmt: skip
+    )
 
 
 def _changed_cores(assignment: Assignment) -> float | None:

@@ -131,11 +131,13 @@ def _change_quotas(change: ChangeQuotas, gang: Gang, now: datetime) -> None:
         if quota == seat.cpu_quota:
             continue
         _update([rank.pk], cpu_quota=quota, quota_at=now)
-        data = {"by": ACTOR, "from": seat.cpu_quota, "to": quota}
         event = AssignmentEvent(
-            assignment_id=rank.pk, move="quota", from_state=rank.state, to_state=rank.state,
-            data=data,
-        )  # fmt: skip
+            assignment_id=rank.pk,
+            move="quota",
+            from_state=rank.state,
+            to_state=rank.state,
+            data={"by": ACTOR, "from": seat.cpu_quota, "to": quota},
+        )
         events.append(event)
     AssignmentEvent.objects.bulk_create(events)
 
